@@ -14,7 +14,7 @@ import logging
 import struct
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
@@ -387,15 +387,24 @@ class CoordinatorService(ABC, Generic[M]):
             self._arm(slot)
 
 
-async def in_turns(keys: Iterable[str]) -> AsyncIterator[str]:
+class InTurns:
     """Each key once. Long ones take their time (`java_hash`): others have their turn in between."""
-    looked_at = 0
-    for key in dict.fromkeys(keys):
-        looked_at += len(key)
-        if looked_at > KEY_CHARS_MAX:
-            looked_at = 0
-            await asyncio.sleep(0)
-        yield key
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._keys = iter(dict.fromkeys(keys))
+        self._looked_at = 0
+
+    def __aiter__(self) -> InTurns:
+        return self
+
+    async def __anext__(self) -> str:
+        for key in self._keys:
+            self._looked_at += len(key)
+            if self._looked_at > KEY_CHARS_MAX:
+                self._looked_at = 0
+                await asyncio.sleep(0)
+            return key
+        raise StopAsyncIteration
 
 
 def java_hash(text: str) -> int:

@@ -10,7 +10,7 @@ from ottla.cluster.requests import TopicSpec
 from ottla.config.load import load_broker_config
 from ottla.errors import StorageFault
 from ottla.local.waiting import until
-from ottla.replication import replica_manager
+from ottla.replication.replica_manager import RETRY_SECONDS
 from ottla.runtime.disk import RealDisk
 from ottla.runtime.real import RealRuntime
 from tests.harness.in_process import run, start_broker, stop_broker
@@ -91,11 +91,10 @@ class RefusingDisk(RealDisk):
         return super().listdir(path)
 
 
-def test_a_partition_whose_directory_could_not_be_read_for_a_moment_is_led_all_the_same(tmp_path, monkeypatch):
+def test_a_partition_whose_directory_could_not_be_read_for_a_moment_is_led_all_the_same(tmp_path):
     async def test():
         disk = RefusingDisk()
-        one = await start_broker(tmp_path, 1, disk)
-        monkeypatch.setattr(replica_manager, "RETRY_SECONDS", 0.02)
+        one = await start_broker(tmp_path, 1, disk, RETRY_SECONDS / 0.2)
         await one.cluster.create_topics([TopicSpec("t", 2, 1)])
         assert (one.replicas.get("t", 0), one.replicas.get("t", 1) is not None) == (None, True)
         disk.refusing = False

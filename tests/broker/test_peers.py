@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -13,8 +14,12 @@ from ottla.broker.peers import Lane
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode, Refused
 from ottla.local.waiting import until
-from ottla.net import connection_limits
 from ottla.net.authentication import MECHANISM, NONCE_BYTES, SECRET_BYTES, BrokerIdentity, Connecting
+from ottla.net.connection_limits import (
+    UNAUTHENTICATED_FRAME_BYTES_MAX,
+    UNAUTHENTICATED_MAX,
+    UNAUTHENTICATED_SECONDS_MAX,
+)
 from ottla.net.outbound import Unreached, open_to_broker
 from ottla.wire import apis
 from ottla.wire.frame import framed, request_header
@@ -288,7 +293,7 @@ GARBAGE = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
     struct.pack(">i", -1),
     struct.pack(">i", 7) + bytes(7),
-    struct.pack(">i", connection_limits.UNAUTHENTICATED_FRAME_BYTES_MAX + 1) + bytes(100),
+    struct.pack(">i", UNAUTHENTICATED_FRAME_BYTES_MAX + 1) + bytes(100),
     struct.pack(">i", 2**31 - 1),
     struct.pack(">i", 100) + bytes([255]) * 100,
     framed(request_header(apis.SASL_HANDSHAKE, 1, 1, "x"), struct.pack(">h", 30_000), b"SHORT"),
@@ -328,16 +333,14 @@ def test_strangers_are_answered_nothing_else(tmp_path):
     run(test)
 
 
-def test_strangers_have_little_time_and_are_few(tmp_path, monkeypatch):
-    monkeypatch.setattr(connection_limits, "UNAUTHENTICATED_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(connection_limits, "UNAUTHENTICATED_MAX", 2)
-
+def test_strangers_have_little_time_and_are_few(tmp_path):
     async def test() -> None:
-        async with (
-            brokers(tmp_path, 1) as (one,),
-            Client.to(one, "REPLICATION") as silent,
-            Client.to(one, "REPLICATION") as busy,
-        ):
+        one = await start_broker(tmp_path, 1, None, UNAUTHENTICATED_SECONDS_MAX)  # they have one second
+        async with AsyncExitStack() as opened:
+            opened.push_async_callback(stop_broker, one)
+            silent, busy, *_ = [
+                await opened.enter_async_context(Client.to(one, "REPLICATION")) for _ in range(UNAUTHENTICATED_MAX)
+            ]
             await busy.call(HELLO, ApiVersionsResponse, 4)
             await silent.call(HELLO, ApiVersionsResponse, 4)
             async with Client.to(one, "REPLICATION") as third:
@@ -346,7 +349,7 @@ def test_strangers_have_little_time_and_are_few(tmp_path, monkeypatch):
             assert await busy.closed()
             async with Client.to(one, "REPLICATION") as broker:
                 await log_in(broker, BrokerIdentity(2, one.cluster.secret), 1)
-                strangers_leave_at = one.runtime.now() + 0.4
+                strangers_leave_at = one.runtime.now() + 1.2 * UNAUTHENTICATED_SECONDS_MAX
                 await until(lambda: one.runtime.now() > strangers_leave_at)
                 await broker.call(DescribeClusterRequest(), DescribeClusterResponse, 1)
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from ottla.cluster.requests import PartitionsSpec, TopicSpec
-from ottla.coordinator.coordinator_service import KEY_CHARS_KEPT, KEY_CHARS_MAX, _kept_hash, in_turns, java_hash
+from ottla.coordinator.coordinator_service import KEY_CHARS_KEPT, KEY_CHARS_MAX, InTurns, _kept_hash, java_hash
 from ottla.errors import ErrorCode
 from ottla.wire.schema import describe_configs as configs
 from ottla.wire.schema import find_coordinator as find
@@ -95,7 +95,7 @@ def test_long_keys_are_hashed_in_turns_and_not_kept():
                 await asyncio.sleep(0)
 
         task = asyncio.create_task(other())
-        async for key in in_turns(f"{number}{'x' * KEY_CHARS_MAX}" for number in range(10)):
+        async for key in InTurns(f"{number}{'x' * KEY_CHARS_MAX}" for number in range(10)):
             java_hash(key)
         task.cancel()
         return others

@@ -18,10 +18,10 @@ from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.replication.admission import AppendPolicy
 from ottla.replication.partition import Partition
-from ottla.runtime.disk import RealDisk
 from ottla.wire.batch import read_header
 from ottla.wire.records import Record, build_batch
 from tests.coordinator.at_once import AtOnce
+from tests.harness.failing_disk import FailingDisk
 
 NOW = 1000.0
 NOW_MS = 1_790_000_000_000
@@ -69,7 +69,8 @@ class Notes:
 class Fixture:
     def __init__(self, path: Path) -> None:
         self.path = str(path / "__consumer_offsets-0")
-        self.log = PartitionLog.open(RealDisk(), self.path, LogConfig(segment_bytes=100_000), now_ms=NOW_MS)
+        self.disk = FailingDisk()
+        self.log = PartitionLog.open(self.disk, self.path, LogConfig(segment_bytes=100_000), now_ms=NOW_MS)
         self.partition = Partition("__consumer_offsets", bytes(16), 0, 1, self.log, AppendPolicy())
         self.lead()
         self.heard: list[tuple[object, object]] = []
@@ -162,15 +163,10 @@ def test_replies_do_not_wait_for_ever(on_disk: Fixture):
         (ErrorCode.record_list_too_large, ErrorCode.unknown_server_error),
     ],
 )
-def test_what_cannot_be_appended_has_not_happened(
-    on_disk: Fixture, monkeypatch: pytest.MonkeyPatch, refused: ErrorCode, told: ErrorCode
-):
-    def refuse(*_: object, **__: object) -> int:
-        raise Refused(refused)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PartitionLog, "append", refuse)
-        assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == [("a", told)]
+def test_what_cannot_be_appended_has_not_happened(on_disk: Fixture, refused: ErrorCode, told: ErrorCode):
+    on_disk.disk.fail("__consumer_offsets-0", Refused(refused))
+    assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == [("a", told)]
+    on_disk.disk.fail("__consumer_offsets-0", None)
     assert not on_disk.machine.offsets
     assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == [("a", "done")]
 

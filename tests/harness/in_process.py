@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +18,7 @@ from ottla.runtime.real import RealRuntime
 from ottla.wire import messages
 from ottla.wire.frame import framed, parse_response_header, request_header
 from ottla.wire.tree import Message
+from tests.harness.fast_clock import FastRuntime
 
 R = TypeVar("R", bound=Message)
 
@@ -32,7 +33,9 @@ def run(act: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-async def start_broker(directory: Path, broker_id: int, disk: RealDisk | None = None, /, **settings: str) -> Broker:
+async def start_broker(
+    directory: Path, broker_id: int, disk: RealDisk | None = None, clock_speed: float = 1.0, /, **settings: str
+) -> Broker:
     flags = {
         "broker.id": str(broker_id),
         "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -41,7 +44,7 @@ async def start_broker(directory: Path, broker_id: int, disk: RealDisk | None = 
         "controlled.shutdown.enable": "false",
         **{name.replace("_", "."): value for name, value in settings.items()},
     }
-    runtime = RealRuntime()
+    runtime = FastRuntime(clock_speed)
     runtime.disk = disk or runtime.disk
     broker = Broker(load_broker_config(flags=flags), runtime)
     await broker.start()
@@ -56,12 +59,14 @@ async def stop_broker(broker: Broker) -> None:
 
 
 @asynccontextmanager
-async def brokers(directory: Path, count: int = 2, **settings: str) -> AsyncIterator[list[Broker]]:
-    """Brokers 1 to `count`; the first is controller. All of them know each other."""
+async def brokers(
+    directory: Path, count: int = 2, disks: Sequence[RealDisk] = (), /, **settings: str
+) -> AsyncIterator[list[Broker]]:
+    """Brokers 1 to `count`, on these disks if there are some; the first is controller. All of them know each other."""
     started: list[Broker] = []
     try:
         for number in range(1, count + 1):
-            broker = await start_broker(directory, number, **settings)
+            broker = await start_broker(directory, number, disks[number - 1] if disks else None, **settings)
             started.append(broker)  # one by one: what has started is stopped, even if the next one does not start
         await until(lambda: all(len(broker.image.brokers) == count for broker in started))
         yield started

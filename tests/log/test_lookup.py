@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.log.log_config import LogConfig
-from ottla.log.lookup import offset_for_timestamp, offset_of_max_timestamp
+from ottla.log.lookup import RECORDS_BYTES_MAX, offset_for_timestamp, offset_of_max_timestamp
 from ottla.log.partition_log import PartitionLog
 from ottla.sim.disk import SimDisk
 from ottla.wire.batch import check, stamp_log_append_time
@@ -70,10 +70,9 @@ def test_deleted_records_are_not_told(open_log):
     assert offset_of_max_timestamp(log, 5) == (NOW, 4, 0)
 
 
-def test_records_nobody_can_open_are_told_by_batch(open_log, monkeypatch):
+def test_records_nobody_can_open_are_told_by_batch(open_log):
     log = open_log()
-    append(log, 3, timestamps=[NOW, NOW + 5, NOW + 10], codec="gzip")
-    monkeypatch.setattr("ottla.log.lookup.RECORDS_BYTES_MAX", 4)
+    append(log, [b"", b"", bytes(RECORDS_BYTES_MAX)], timestamps=[NOW, NOW + 5, NOW + 10], codec="zstd")
     assert by_time(log, NOW + 7) == (NOW + 10, 0, 0)
 
 

@@ -8,9 +8,8 @@ from random import Random
 import pytest
 
 from ottla.errors import ErrorCode, Refused, StorageFault
-from ottla.log import scrub as scrubbing
 from ottla.log.accept_loss import accept_loss
-from ottla.log.scrub import SegmentScrub
+from ottla.log.scrub import CHUNK_BYTES, SegmentScrub
 from ottla.log.truncation import quarantine
 from ottla.sim.disk import SimDisk
 from ottla.wire.batch import batches, read_header
@@ -57,18 +56,17 @@ def test_a_healthy_log_is_found_healthy():
     assert len(served(log)) == len(sent)
 
 
-def test_batches_larger_than_a_chunk_are_checked_piece_by_piece(disk, open_log, monkeypatch):
-    monkeypatch.setattr(scrubbing, "CHUNK_BYTES", 100)
-    log = open_log(segment_bytes=5000)
-    for size in (10, 900, 20, 1500, 2500, 30):
-        append(log, [b"x" * size])
+def test_batches_larger_than_a_chunk_are_checked_piece_by_piece(disk, open_log):
+    log = open_log(segment_bytes=50 * CHUNK_BYTES)
+    for percent in (10, 900, 20, 1500, 2500, 30):
+        append(log, [bytes(CHUNK_BYTES * percent // 100)])
     log.roll(NOW)
     log.sync()
     assert scrub(log) == ([], [])
     walk = SegmentScrub(log, log.segments[0])
     while not walk.done:
-        assert walk.step() <= 200
-    disk.flip_bit(log.segments[0].log.path, 1500)
+        assert walk.step() <= 2 * CHUNK_BYTES
+    disk.flip_bit(log.segments[0].log.path, 15 * CHUNK_BYTES)
     found, _ = scrub(log)
     assert [each.offsets for each in found] == [(3, 4)]
 

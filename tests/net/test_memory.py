@@ -8,9 +8,9 @@ import struct
 import pytest
 
 from ottla.local.waiting import until
-from ottla.net import request_memory
 from ottla.net import server as net
 from ottla.net.limits import Limits
+from ottla.net.request_memory import STALLED_SECONDS_MAX
 from ottla.net.server import Connection, Pending, Server
 from tests.net.test_server import closed, echo, frame, read_frame, serving
 
@@ -102,9 +102,7 @@ def test_large_frames_that_have_all_begun_and_do_not_fit_together_are_finished_o
     serving(echo, test, Limits(held_bytes_max=1_500_000))
 
 
-def test_a_frame_that_does_not_go_on_is_given_up_when_others_need_its_room(monkeypatch):
-    monkeypatch.setattr(request_memory, "STALLED_SECONDS_MAX", 0.05)
-
+def test_a_frame_that_does_not_go_on_is_given_up_when_others_need_its_room():
     async def test(server: Server, port: int) -> None:
         pairs = [await asyncio.open_connection("127.0.0.1", port, limit=4_000_000) for _ in range(2)]
         for _, writer in pairs:
@@ -118,12 +116,10 @@ def test_a_frame_that_does_not_go_on_is_given_up_when_others_need_its_room(monke
         for _, each in [*pairs, (reader, writer)]:
             each.close()
 
-    serving(echo, test, Limits(held_bytes_max=1_500_000))
+    serving(echo, test, Limits(held_bytes_max=1_500_000), clock_speed=STALLED_SECONDS_MAX / 0.05)
 
 
-def test_a_frame_that_does_not_go_on_is_given_up_though_nobody_new_comes_for_its_room(monkeypatch):
-    monkeypatch.setattr(request_memory, "STALLED_SECONDS_MAX", 0.3)
-
+def test_a_frame_that_does_not_go_on_is_given_up_though_nobody_new_comes_for_its_room():
     async def test(server: Server, port: int) -> None:
         pairs = [await asyncio.open_connection("127.0.0.1", port, limit=4_000_000) for _ in range(3)]
         for _, writer in pairs[:2]:
@@ -136,4 +132,4 @@ def test_a_frame_that_does_not_go_on_is_given_up_though_nobody_new_comes_for_its
         for _, each in pairs:
             each.close()
 
-    serving(echo, test, Limits(held_bytes_max=1_500_000))
+    serving(echo, test, Limits(held_bytes_max=1_500_000), clock_speed=STALLED_SECONDS_MAX / 0.3)

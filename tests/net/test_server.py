@@ -13,7 +13,7 @@ from ottla.local.waiting import until
 from ottla.net import server as net
 from ottla.net.limits import Limits
 from ottla.net.server import Connection, Pending, Server
-from ottla.runtime.real import RealRuntime
+from tests.harness.fast_clock import FastRuntime
 
 DEADLINE = 20.0
 NO_LIMITS = Limits()
@@ -39,9 +39,15 @@ async def closed(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-def serving(serve: net.Serve, test: Callable[[Server, int], Awaitable[None]], limits: Limits = NO_LIMITS) -> None:
+def serving(
+    serve: net.Serve,
+    test: Callable[[Server, int], Awaitable[None]],
+    limits: Limits = NO_LIMITS,
+    *,
+    clock_speed: float = 1.0,
+) -> None:
     async def run() -> None:
-        runtime = RealRuntime()
+        runtime = FastRuntime(clock_speed)
         server = Server(runtime, serve, limits)
         listener = await server.listen("PLAINTEXT", "127.0.0.1", 0)
         await server.start()

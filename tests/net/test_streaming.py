@@ -9,10 +9,9 @@ import pytest
 
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.local.waiting import until
-from ottla.net import response_memory
 from ottla.net import server as net
 from ottla.net.limits import Limits
-from ottla.net.response_memory import CHUNK_BYTES_MIN
+from ottla.net.response_memory import CHUNK_BYTES_MIN, STALLED_SECONDS_MAX
 from ottla.net.server import Connection, Pending, Server
 from ottla.net.streaming import Streamed
 from tests.net.test_server import frame, read_frame, serving
@@ -184,9 +183,7 @@ def large_or_small(connection: Connection, body: memoryview) -> net.Reply:
     return streamed(Bytes()) if bytes(body) == b"fetch it" else frame(bytes(body))
 
 
-def test_when_no_memory_is_left_small_answers_and_brokers_go_on_and_others_wait_for_those_who_stall(monkeypatch):
-    monkeypatch.setattr(response_memory, "STALLED_SECONDS_MAX", 0.4)
-
+def test_when_no_memory_is_left_small_answers_and_brokers_go_on_and_others_wait_for_those_who_stall():
     def serve(connection: Connection, body: memoryview) -> net.Reply:
         if bytes(body) == b"i am a broker":
             connection.session.broker_id = 2
@@ -211,7 +208,8 @@ def test_when_no_memory_is_left_small_answers_and_brokers_go_on_and_others_wait_
         for _, each in [*stalled, (reader, writer), (broker, to_broker)]:
             each.close()
 
-    serving(serve, test, Limits(unread_bytes_max=3 * CHUNK_BYTES_MIN))
+    limits = Limits(unread_bytes_max=3 * CHUNK_BYTES_MIN)
+    serving(serve, test, limits, clock_speed=STALLED_SECONDS_MAX / 0.4)
 
 
 @pytest.mark.parametrize(

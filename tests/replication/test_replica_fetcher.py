@@ -15,36 +15,25 @@ from ottla.replication.replica_fetcher import Follower, Settings
 from ottla.replication.throttle import Throttle
 from ottla.runtime.real import RealRuntime
 from ottla.wire import messages
+from ottla.wire.batch import read_header
 from ottla.wire.fetch import PartitionFetched
 from ottla.wire.replica_fetch import VERSION
 from ottla.wire.schema.fetch import FetchResponse
+from tests.harness.failing_disk import FailingDisk
 from tests.harness.in_process import brokers, run
 from tests.replication.test_partition import NOW_MS, batch, leading, partition
 
 __all__ = ["partition"]
 
 
-class Mistaken:
-    """A log that fails as nobody expected."""
-
-    def __init__(self, log):
-        self._log = log
-
-    def __getattr__(self, name):
-        return getattr(self._log, name)
-
-    def append_replicated(self, *_):
-        raise ZeroDivisionError
-
-
 def test_a_mistake_with_one_partition_keeps_back_no_other_and_is_over_when_it_is_mended(tmp_path):
     async def test():
-        async with brokers(tmp_path, 2) as (first, second):
+        disks = FailingDisk(), FailingDisk()
+        async with brokers(tmp_path, 2, disks) as (first, second):
             await first.cluster.create_topics([TopicSpec(name, 1, 2) for name in ("good", "bad")])
             await until(lambda: all(b.replicas.get(t, 0) for b in (first, second) for t in ("good", "bad")))
             bad = replica(first, second, "bad", leads=False)
-            sound = bad.log
-            object.__setattr__(bad, "log", Mistaken(sound))
+            disks[bad.broker_id - 1].fail("bad-0", ZeroDivisionError())
             for name in ("bad", "good"):
                 leader = replica(first, second, name, leads=True)
                 leader.append(batch(b"a"), 1, NOW_MS)
@@ -52,9 +41,9 @@ def test_a_mistake_with_one_partition_keeps_back_no_other_and_is_over_when_it_is
             await until(lambda: good.log.log_end == 1)
             leader = replica(first, second, "good", leads=True)
             await until(lambda: leader.high_watermark == 1)
-            assert sound.log_end == 0
-            bad.log = sound
-            await until(lambda: sound.log_end == 1)
+            assert bad.log.log_end == 0
+            disks[bad.broker_id - 1].fail("bad-0", None)
+            await until(lambda: bad.log.log_end == 1)
 
     run(test)
 
@@ -150,13 +139,6 @@ def test_a_partition_that_its_leader_cannot_read_keeps_back_no_other(tmp_path):
     run(test)
 
 
-class Cut(Mistaken):
-    """A log that is cut instead of growing."""
-
-    def append_replicated(self, *_):
-        self._log.truncate_to(1, NOW_MS)
-
-
 def test_a_broker_whose_device_does_not_keep_what_was_cut_ends_itself(tmp_path, monkeypatch):
     def failing(fd):
         raise OSError(5, "Input/output error")
@@ -169,10 +151,12 @@ def test_a_broker_whose_device_does_not_keep_what_was_cut_ends_itself(tmp_path, 
             for value in (b"a", b"b"):
                 leader.append(batch(value), 1, NOW_MS)
             await until(lambda: follower.log.log_end == 2)
-            object.__setattr__(follower, "log", Cut(follower.log))
             with monkeypatch.context() as device:
                 device.setattr("os.fsync", failing)
-                leader.append(batch(b"c"), 1, NOW_MS)
+                diverging = batch(b"c")  # which the leader has not got, and has cut off
+                follower.log.append(
+                    diverging, read_header(diverging), leader_epoch=leader.leader_epoch, now_ms=NOW_MS
+                )
                 await until(lambda: any(broker.fatal_error.done() for broker in (first, second)))
 
     run(test)

@@ -24,7 +24,6 @@ from ottla.log.checkpoints import (
     read_offsets,
 )
 from ottla.log.manifest import FILE_NAME
-from ottla.log.partition_log import PartitionLog
 from ottla.replication.partition import ACKS_ALL
 from ottla.replication.replicas import CHECKPOINTS, Replicas
 from ottla.runtime.disk import RealDisk
@@ -480,15 +479,15 @@ def test_a_partition_that_cannot_be_opened_keeps_no_other_from_being_opened(repl
     written(replicas, 2)
     replicas.get("orders", 1).append(batch(b"a"), ACKS_ALL, NOW_MS)
     assert replicas.close()
-    load = PartitionLog.open
+    open_file = disk.open
 
-    def failing(disk, path, *args, **kwargs):
-        if path.endswith("orders-0"):
+    def failing(path, **options):
+        if "/orders-0/" in path:
             raise Refused(ErrorCode.corrupt_message)
-        return load(disk, path, *args, **kwargs)
+        return open_file(path, **options)
 
     with monkeypatch.context() as broken:
-        broken.setattr(PartitionLog, "open", failing)
+        broken.setattr(disk, "open", failing)
         again = start(disk, topic(), clean=True, logs=replicas.logs())
     assert again.get("orders", 0) is None
     assert again.get("orders", 1).log.log_end == 1

@@ -10,10 +10,10 @@ What was acknowledged with acks=all (the default) is in the log once, in order, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from operator import index
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from ottla.client.core.client import Client
 from ottla.client.core.metadata import MetadataSettings
@@ -209,17 +209,10 @@ class Producer(Client):
 
     # Transactions.
 
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Self]:
+    def transaction(self) -> TransactionScope:
         """Everything sent inside counts when it is left, or nothing does, if an exception leaves it, or if it cannot be
         committed."""
-        await self.begin_transaction()
-        try:
-            yield self
-        except BaseException:
-            await self.abort_transaction()
-            raise
-        await self.commit_or_abort()
+        return TransactionScope(self)
 
     async def commit_or_abort(self) -> None:
         """Commit, and if it can only be aborted, do so and say why: the next transaction may begin."""
@@ -394,6 +387,23 @@ class Producer(Client):
             seed = self._driver.runtime.random.getrandbits(32)
             return partitioner_of(chosen, seed=seed, batch_size=self._producer_settings.batch_size)
         return chosen
+
+
+class TransactionScope:
+    """One transaction as a context: it is committed at the end, and aborted if an exception leaves it."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    async def __aenter__(self) -> Producer:
+        await self._producer.begin_transaction()
+        return self._producer
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self._producer.commit_or_abort()
+        else:
+            await self._producer.abort_transaction()
 
 
 def _bytes(what: str, given: Any) -> bytes:
