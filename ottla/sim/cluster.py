@@ -11,7 +11,6 @@ from ottla.cluster import layout
 from ottla.cluster.image import Image
 from ottla.config.load import load_broker_config
 from ottla.errors import Fault
-from ottla.sim.planted import NOTHING, Planted
 from ottla.sim.runtime import SimRuntime
 from ottla.sim.world import World
 
@@ -163,12 +162,9 @@ class Node:
 class SimCluster:
     """The brokers of one world. `settings` are of all of them, and may be changed before one starts."""
 
-    def __init__(
-        self, world: World, brokers: int, settings: Mapping[str, str], planted: Planted = NOTHING
-    ) -> None:
+    def __init__(self, world: World, brokers: int, settings: Mapping[str, str]) -> None:
         self.world = world
-        self.planted = planted
-        self.settings = {**settings, **planted.broker}
+        self.settings = dict(settings)
         self.nodes = [Node(self, broker_id) for broker_id in range(1, brokers + 1)]
 
     @property

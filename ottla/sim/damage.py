@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from random import Random
 from typing import Final
-
-from crc32c import crc32c
 
 from ottla.log.manifest import FILE_NAME as MANIFEST
 from ottla.log.segment import file_stem
@@ -23,10 +20,6 @@ SCRUB_PASSES: Final = 2
 """When so many have ended since, all was read since."""
 MAGIC_AT: Final = 16
 """Where the bytes of a batch begin that are its producer's: what stands before them no checksum covers."""
-CRC: Final = struct.Struct(">I")
-CRC_AT: Final = 17
-TIMESTAMP_AT: Final = 34
-"""The last byte of the base timestamp."""
 EXTENDED_BYTES: Final = 90
 ABORTED_CHANCE: Final = 0.3
 """That it is an index of aborted transactions, where there is one."""
@@ -72,11 +65,8 @@ def _files(disk: SimDisk, directory: str) -> list[str]:
     return [name for name in names if name == MANIFEST or not name.endswith(_LEFT_OVER)]
 
 
-def flip_a_bit(
-    disk: SimDisk, replicas: Iterable[Partition], random: Random, *, silent: bool = False
-) -> str | None:
-    """In a segment that is on the device, of a broker that runs. What was done; None if there is none. `silent`: the
-    checksum changes with it."""
+def flip_a_bit(disk: SimDisk, replicas: Iterable[Partition], random: Random) -> str | None:
+    """In a segment that is on the device, of a broker that runs. What was done; None if there is none."""
     found = [(partition, segment) for partition in replicas for segment in readable(partition)]
     if not found:
         return None
@@ -91,13 +81,6 @@ def flip_a_bit(
         content = content[: below[-1][0] + below[-1][1].size] if below else b""
     if not content:
         return None
-    if silent:
-        position, header = random.choice(list(batches(content)))
-        batch = bytearray(content[position : position + header.size])
-        batch[TIMESTAMP_AT] ^= 1
-        CRC.pack_into(batch, CRC_AT, crc32c(batch[CRC_AT + CRC.size :]))
-        disk.overwrite(segment.log.path, bytes(batch), position)
-        return f"a bit of {segment.log.path} flips in the batch at {position}, and its checksum"
     at = disk.flip_bit(segment.log.path, _covered(content, random))
     return f"a bit of {segment.log.path} flips at {at}"
 

@@ -157,6 +157,8 @@ class SimDisk:
         self._durable_files: dict[str, _Inode] = {}
         self._journal: list[list[tuple[str, _Inode | None]]] = []  # names and what they mean from then on, together
         self._directories: set[str] = set()
+        self._listed: dict[str, list[str]] = {}
+        """Answers of `listdir`, until a name comes or goes."""
         self._locks: set[str] = set()
 
     # -- faults ----------------------------------------------------------------------------------------------
@@ -167,6 +169,7 @@ class SimDisk:
         self._commit(self.random.randint(0, len(self._journal)))
         self._journal.clear()
         self._files = dict(self._durable_files)
+        self._listed.clear()
         self._locks.clear()
         for path in sorted(self._files):
             self._files[path].crash(self.random)
@@ -209,6 +212,9 @@ class SimDisk:
 
     def _name(self, *names: tuple[str, _Inode | None]) -> None:
         self._journal.append(list(names))
+        for path, inode in names:
+            if (path in self._files) != (inode is not None):
+                self._listed.pop(path.rpartition("/")[0], None)
         _apply(self._files, names)
 
     def _commit(self, count: int) -> None:
@@ -226,13 +232,18 @@ class SimDisk:
         return path in self._directories
 
     def listdir(self, path: str) -> list[str]:
-        prefix = path + "/"
-        names = [*self._files, *self._directories]
-        return sorted({name[len(prefix) :].partition("/")[0] for name in names if name.startswith(prefix)})
+        listed = self._listed.get(path)
+        if listed is None:
+            prefix = path + "/"
+            names = [*self._files, *self._directories]
+            found = {name[len(prefix) :].partition("/")[0] for name in names if name.startswith(prefix)}
+            listed = self._listed[path] = sorted(found)
+        return listed.copy()
 
     def mkdir(self, path: str) -> None:
         self.room(path)
         parts = path.split("/")
+        self._listed.clear()
         self._directories.update("/".join(parts[: end + 1]) for end in range(len(parts)))
 
     def rename(self, old: str, new: str) -> None:
@@ -253,6 +264,7 @@ class SimDisk:
         for path in [path for path in self._files if path.startswith(old + "/")]:
             names += [(new + path[len(old) :], self._files[path]), (path, None)]
         self._name(*names)
+        self._listed.clear()
         for path in [path for path in self._directories if path == old or path.startswith(old + "/")]:
             self._directories.discard(path)
             self._directories.add(new + path[len(old) :])
@@ -266,6 +278,7 @@ class SimDisk:
         self.room(path)
         for name in [name for name in self._files if name.startswith(path + "/")]:
             self._name((name, None))
+        self._listed.clear()
         self._directories = {name for name in self._directories if name != path and not name.startswith(path + "/")}
 
     def read(self, path: str) -> bytes:

@@ -235,7 +235,7 @@ class Faults:
             return None
         assert node.broker is not None
         disk, replicas = self._world.machine(node.name).disk, node.broker.replicas
-        flipped = flip_a_bit(disk, replicas, self._random, silent=self._cluster.planted.silent_rot)
+        flipped = flip_a_bit(disk, replicas, self._random)
         if flipped is None:
             return None
         self._say(f"{node.name}: {flipped}")
@@ -309,7 +309,7 @@ class Faults:
         link.delay_s, link.spread_s = self._random.uniform(0.01, 1.0), self._random.uniform(0.001, 0.5)
         link.bytes_per_second = self._random.choice([None, 20_000.0])
         self._say(f"{source} -> {target} takes {link.delay_s:.3f} s")
-        return lambda: self._network.hurry(source, target)
+        return lambda: self._network.reset_delay(source, target)
 
     def _lossy_link(self) -> Undo | None:
         source, target = self._any_link()

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
+from math import log
 from random import Random
 from typing import Any, Final, cast
 
@@ -53,7 +54,7 @@ class Link:
         self.held: dict[Wire, None] = {}
 
     def delay(self) -> float:
-        delay = self.delay_s + self.random.expovariate(1 / self.spread_s)
+        delay = self.delay_s - log(1.0 - self.random.random()) * self.spread_s  # an exponential distribution
         if self.loss and self.random.random() < self.loss:
             delay += self.random.uniform(*RETRANSMIT_SECONDS)
         return delay
@@ -134,8 +135,8 @@ class Network:
             link = self._links[source, target] = Link(self._random, self._delay_s, self._spread_s)
         return link
 
-    def hurry(self, source: str, target: str) -> None:
-        """As quick as it is when nothing slows it down."""
+    def reset_delay(self, source: str, target: str) -> None:
+        """As fast as a healthy link."""
         link = self.link(source, target)
         link.delay_s, link.spread_s, link.bytes_per_second = self._delay_s, self._spread_s, None
 

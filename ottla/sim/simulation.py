@@ -26,7 +26,6 @@ from ottla.sim.faults import AT_REST, Faults
 from ottla.sim.invariants import Invariants
 from ottla.sim.loop import Livelock
 from ottla.sim.operator import Operator
-from ottla.sim.planted import NOTHING, Planted
 from ottla.sim.transactions import BANK, COPIERS, COPY, Exactness
 from ottla.sim.transactions import SETTINGS as TRANSACTION_SETTINGS
 from ottla.sim.workload import TOPIC, Client, Member, Protocol, Reader, Surveyor, Writer, create_topic
@@ -42,6 +41,8 @@ SETTLED_STEPS_SHOWN: Final = 20
 AFTERWARDS_SECONDS: Final = 10.0
 """So long clients go on writing after everything is healed."""
 BATCH_BYTES_MAX: Final = 2**30
+GARBAGE_OBJECTS: Final = 20_000
+"""New objects until the collector looks at them: little of what a run makes is garbage that only it could find."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +70,19 @@ def simulate(
     only: Collection[str] | None = None,
     show: Callable[[str], object] | None = None,
     detail: bool = False,
-    planted: Planted = NOTHING,
 ) -> Outcome:
     """`only` names the kinds of faults; without it the seed chooses. `show` gets the trace line by line; with `detail`
     what brokers log about their ordinary business is in it, too."""
-    simulation = Simulation(seed, minutes, brokers, show, only=only, detail=detail, planted=planted)
+    simulation = Simulation(seed, minutes, brokers, show, only=only, detail=detail)
     gc.collect()
     gc.freeze()  # what was there before need not be looked at again and again
-    with _logged(simulation.world):
-        return simulation.run()
+    threshold = gc.get_threshold()
+    gc.set_threshold(GARBAGE_OBJECTS, *threshold[1:])
+    try:
+        with _logged(simulation.world):
+            return simulation.run()
+    finally:
+        gc.set_threshold(*threshold)
 
 
 @contextmanager
@@ -106,7 +111,6 @@ class Simulation:
         *,
         only: Collection[str] | None = None,
         detail: bool = False,
-        planted: Planted = NOTHING,
     ) -> None:
         self.world = World(seed, show, detail=detail)
         random = self.world.chance("plan")
@@ -117,7 +121,7 @@ class Simulation:
         transactional = seed % 2 == 1
         partitions = random.randint(1, 4)
         self.partitions = COPIERS if transactional else partitions
-        self.cluster = SimCluster(self.world, brokers, self._settings(random), planted)
+        self.cluster = SimCluster(self.world, brokers, self._settings(random))
         self.clients: list[Client] = [
             Writer(self.cluster, self.history, f"writer-{number}", self.partitions, random)
             for number in range(random.randint(1, 3))
@@ -142,6 +146,9 @@ class Simulation:
             self.clients += self.exactness.clients
         every_s = random.choice([1.0, 3.0, 8.0])
         self.faults = Faults(self.cluster, self.clients, self.world.chance("faults"), every_s=every_s, only=only)
+        damaged = not set(AT_REST).isdisjoint(self.faults.kinds)
+        scrubbed = self.world.chance("scrub").choice(["3000", "15000"] if damaged else ["15000", "60000"])
+        self.cluster.settings["ottla.scrub.interval.ms"] = scrubbed
 
     def _settings(self, random: Random) -> dict[str, str]:
         choose = random.choice
@@ -159,7 +166,6 @@ class Simulation:
             "log.roll.ms": choose(["1000", "20000", "604800000"]),
             "log.index.interval.bytes": choose(["100", "4096"]),
             "log.flush.interval.messages": choose(["1", "100", "9223372036854775807"]),
-            "ottla.scrub.interval.ms": self.world.chance("scrub").choice(["3000", "15000"]),
         }
 
     def run(self) -> Outcome:

@@ -22,7 +22,6 @@ from ottla.client.values import OffsetAndMetadata, TopicPartition
 from ottla.local.exactly_once import ACCOUNTS, NO_ACCOUNT, OPENING, Entry, Ledger, Note, compare_copy
 from ottla.local.history import History, Kind
 from ottla.sim.cluster import SimCluster
-from ottla.sim.planted import NOTHING
 from ottla.sim.runtime import SimRuntime
 from ottla.sim.workload import TOPIC, Client, create_topic
 
@@ -32,7 +31,7 @@ GROUP: Final = "copiers"
 COPIERS: Final = 5
 TELLERS: Final = 3
 BANK_PARTITIONS: Final = 2
-TRANSACTION_TIMEOUT_MS: Final = NOTHING.transaction_timeout_ms
+TRANSACTION_TIMEOUT_MS: Final = 8_000
 REQUEST_TIMEOUT_MS: Final = 5_000
 RECORDS_MAX: Final = 40
 ABORTED_SHARE: Final = 0.15
@@ -58,7 +57,7 @@ def _producer(runtime: SimRuntime, cluster: SimCluster, transactional_id: str) -
         cluster.bootstrap,
         runtime=runtime,
         transactional_id=transactional_id,
-        transaction_timeout_ms=cluster.planted.transaction_timeout_ms,
+        transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
         request_timeout_ms=REQUEST_TIMEOUT_MS,
         delivery_timeout_ms=2 * TRANSACTION_TIMEOUT_MS,
         linger_ms=0,
@@ -70,7 +69,7 @@ def _consumer(runtime: SimRuntime, cluster: SimCluster) -> Consumer:
         bootstrap_servers=cluster.bootstrap,
         runtime=runtime,
         group_id=GROUP,
-        isolation_level=cluster.planted.isolation,
+        isolation_level="read_committed",
         enable_auto_commit=False,
         request_timeout_ms=REQUEST_TIMEOUT_MS,
         fetch_max_wait_ms=3_000,

@@ -145,7 +145,7 @@ class Writer(Client):
             producer = Producer(
                 self.cluster.bootstrap,
                 runtime=runtime,
-                config={**self._options, **self.cluster.planted.producer},
+                config=self._options,
                 partitioner="round_robin",
                 request_timeout_ms=REQUEST_TIMEOUT_MS,
                 delivery_timeout_ms=DELIVERY_TIMEOUT_MS,

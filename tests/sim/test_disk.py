@@ -37,7 +37,7 @@ def test_what_was_synced_survives():
     assert outcomes(prepare) == {b"abc"}
 
 
-def test_of_an_unsynced_tail_any_part_may_survive():
+def test_a_crash_keeps_any_prefix_of_unsynced_bytes():
     def prepare(disk):
         file = disk.open("d/f", create=True)
         file.append(b"abc")

@@ -82,7 +82,7 @@ def test_a_dead_process_never_runs_again_and_what_it_did_on_the_way_out_reaches_
     assert world.failures == []
 
 
-def test_what_nobody_caught_is_noted(world):
+def test_uncaught_exceptions_are_failures_of_the_run(world):
     process = world.process("p")
 
     def fall():
@@ -94,7 +94,7 @@ def test_what_nobody_caught_is_noted(world):
     assert "nobody expects this" in world.failures[0]
 
 
-def test_a_program_that_goes_round_in_circles_is_found_out(world):
+def test_a_livelock_is_detected(world):
     process = world.process("p")
 
     def again():
@@ -105,7 +105,7 @@ def test_a_program_that_goes_round_in_circles_is_found_out(world):
         world.run(lambda: False, 1)
 
 
-def test_work_that_does_not_end_is_given_up(world):
+def test_work_that_does_not_end_times_out(world):
     with pytest.raises(Unfinished):
         world.run_in(world.process("p"), asyncio.sleep(100), seconds=10)
 
@@ -123,7 +123,7 @@ def test_offloaded_work_takes_time_and_its_failures_come_back(world):
     world.run_in(process, work())
 
 
-def test_one_that_waits_on_its_way_out_is_closed_there_whoever_called_it(world, monkeypatch):
+def test_a_killed_coroutine_that_awaits_in_finally_is_closed(world, monkeypatch):
     process = world.process("p")
     complaints: list[str] = []
     monkeypatch.setattr("sys.unraisablehook", lambda told: complaints.append(str(told.exc_value)))

@@ -97,7 +97,7 @@ def test_a_cut_holds_up_new_connections_and_a_timeout_ends_the_wait(world):
         world.run_in(client, connect())
 
 
-def test_nobody_listens(world):
+def test_a_connection_without_a_listener_is_refused(world):
     world.process("server")
     client = world.process("client")
     with pytest.raises(ConnectionRefusedError):
@@ -133,7 +133,7 @@ def test_a_paused_server_takes_connections_and_answers_when_it_goes_on(world):
     assert world.run(lambda: caller.received == b"hello", 1)
 
 
-def test_whoever_does_not_read_holds_up_whoever_writes(world):
+def test_a_reader_that_pauses_stops_the_writer(world):
     class Deaf(asyncio.Protocol):
         def connection_made(self, transport):
             transport.pause_reading()

@@ -8,7 +8,7 @@ from ottla.sim.cluster import DATA, SimCluster
 from ottla.sim.workload import TOPIC, create_topic
 from ottla.sim.world import World
 from ottla.wire.batch import batches
-from tests.sim.test_clusters import SETTINGS, Stage
+from tests.sim.test_single_faults import SETTINGS, Stage
 
 ROLL_MS = 1000
 INTERVAL_MS = 20_000
@@ -58,7 +58,7 @@ class Scrubbed(Stage):
 
 @pytest.mark.parametrize("at", [3, 13, 70], ids=["offset", "epoch", "record"])
 @pytest.mark.parametrize("leads", [True, False], ids=["leader", "follower"])
-def test_a_flipped_bit_is_found_and_copied_anew_before_anybody_asks(leads, at):
+def test_the_scrub_finds_and_repairs_a_flipped_bit_before_it_is_read(leads, at):
     stage = Scrubbed()
     node = stage.leader if leads else next(each for each in stage.cluster.nodes if each is not stage.leader)
     whole = stage.content(stage.leader)
@@ -75,7 +75,7 @@ def test_a_flipped_bit_is_found_and_copied_anew_before_anybody_asks(leads, at):
     stage.world.end()
 
 
-def test_a_single_replica_goes_on_and_names_what_is_missing():
+def test_a_damaged_single_replica_is_served_and_reports_missing_offsets():
     stage = Scrubbed(replicas=1)
     (node,) = stage.cluster.nodes
     offset = stage.flip(node)
@@ -92,7 +92,7 @@ def test_a_single_replica_goes_on_and_names_what_is_missing():
     stage.world.end()
 
 
-def test_a_pass_goes_on_where_it_was_when_the_broker_is_started_again():
+def test_a_scrub_pass_continues_after_a_restart():
     stage = Scrubbed()
     node = stage.leader
     assert stage.world.run(lambda: stage.scrubber(node).ratio > 0.5, 2 * INTERVAL_MS / 1000)
@@ -123,7 +123,7 @@ class Stopped(Stage):
 
 
 @pytest.mark.parametrize("what", ["removed", "emptied", "cut"])
-def test_a_broker_leaves_the_sets_of_the_partition_that_is_damaged_and_of_no_other(what):
+def test_a_broker_leaves_the_isr_of_the_damaged_partition_only(what):
     stage = Stopped()
     path = f"{DATA}/{TOPIC}-0/{0:020d}.log"
     content = stage.disk.read(path)
@@ -206,7 +206,7 @@ class LastLeader(Stage):
 @pytest.mark.parametrize("order", [(3, 1, 2), (1, 2, 3)], ids=["first", "last"])
 @pytest.mark.parametrize("what", ["partition", "checkpoints", "everything"])
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-def test_a_last_leader_that_lost_files_lets_one_lead_that_has_more(clean, what, order):
+def test_a_last_leader_that_lost_files_hands_over_to_a_replica_that_has_more(clean, what, order):
     stage = LastLeader(clean=clean)
     stage.lose(what)
     stage.come_back(*order)

@@ -100,7 +100,7 @@ def stage():
     stage.world.end()
 
 
-def test_a_follower_that_had_to_register_anew_is_in_sync_again_without_a_new_record(stage):
+def test_a_follower_rejoins_the_isr_after_registering_again_without_a_new_record(stage):
     stage.write(3)
     follower = next(node for node in stage.cluster.nodes if node not in (stage.leader, stage.controller))
     links = [(follower.name, STORE), (STORE, follower.name)]
@@ -110,7 +110,7 @@ def test_a_follower_that_had_to_register_anew_is_in_sync_again_without_a_new_rec
     stage.become_in_sync(20)
 
 
-def test_what_a_leader_wants_while_the_last_answer_is_on_its_way_is_asked_for_too(stage):
+def test_a_leader_proposes_an_isr_change_while_the_last_alter_partition_is_unanswered(stage):
     leader, controller = stage.leader, stage.controller
     third = next(node for node in stage.cluster.nodes if node not in (leader, controller))
     stage.keep_writing()
@@ -129,7 +129,7 @@ def test_what_a_leader_wants_while_the_last_answer_is_on_its_way_is_asked_for_to
     stage.become_in_sync(30)
 
 
-def test_a_silent_follower_is_not_taken_back_because_it_once_had_enough(stage):
+def test_a_silent_follower_does_not_rejoin_the_isr(stage):
     stage.index = next(at for at, part in enumerate(stage.partitions) if part.leader == stage.controller.id)
     leader = stage.leader
     stage.keep_writing()
@@ -141,7 +141,7 @@ def test_a_silent_follower_is_not_taken_back_because_it_once_had_enough(stage):
     assert stage.partition.partition_epoch == epoch, "nothing has changed, and so the set has not"
 
 
-def test_a_leader_that_lost_its_tail_serves_no_reader_before_the_cluster_has_decided_anew(stage):
+def test_a_leader_that_lost_its_log_end_serves_no_consumer_before_the_next_election(stage):
     leader, controller = stage.leader, stage.controller
     history = History()
     reader = Reader(stage.cluster, history, "reader", 3, stage.world.chance("reader"), None)
@@ -159,7 +159,7 @@ def test_a_leader_that_lost_its_tail_serves_no_reader_before_the_cluster_has_dec
     assert reader.complaints == 0
 
 
-def test_a_new_producer_begins_as_soon_as_the_store_is_back(stage):
+def test_a_new_producer_starts_as_soon_as_the_store_is_back(stage):
     stage.world.store.go_away()
     stage.run(1)
     done: list[object] = []
@@ -180,7 +180,7 @@ def test_a_new_producer_begins_as_soon_as_the_store_is_back(stage):
 
 
 @pytest.mark.parametrize("delay_s", [0.0005, 0.001, 0.002, 0.004, 0.008])
-def test_a_broker_that_stood_still_does_not_believe_that_it_is_held_for_alive(stage, delay_s):
+def test_a_resumed_broker_does_not_trust_its_old_session(stage, delay_s):
     """Requests that have waited for it come before the news that another has its place: what it remembers of groups
     may be out of date."""
     node = stage.leader
