@@ -114,6 +114,7 @@ LONGEST = (
     "tests/cli/test_drill.py",
     "tests/spark/",
     "tests/sim/test_simulation.py",
+    "tests/sim/test_planted_defects.py",
     "tests/soak/",
     "tests/behaviour/test_transaction_crash.py",
     "tests/cli/test_dev.py",

@@ -158,7 +158,7 @@ def test_apis_between_brokers_are_not_advertised_to_clients(broker):
 
 
 @pytest.mark.parametrize(("api", "version"), SPOKEN, ids=lambda part: f"v{part}" if isinstance(part, int) else part)
-def test_every_advertised_version_is_spoken(broker, topic, api, version):
+def test_every_advertised_version_is_served(broker, topic, api, version):
     with Connection(broker) as connection:
         topic_id = topic_id_of(connection, topic)
         answer = connection.call(api, version, **request_fields(api, topic, topic_id))
@@ -169,7 +169,7 @@ def test_every_advertised_version_is_spoken(broker, topic, api, version):
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_produce_below_its_real_floor_is_refused_though_advertised(broker, topic, version):
+def test_produce_versions_below_3_are_advertised_and_refused(broker, topic, version):
     with Connection(broker) as connection:
         body = b"\xff\xff\x00\x00\x27\x10" + b"\0\0\0\0"
         connection.send_frame(header_v1(0, version) + body)
@@ -195,7 +195,7 @@ def test_an_unknown_key_or_version_closes_the_connection(broker, api_key, versio
         connection.assert_closed()
 
 
-def test_the_client_must_name_itself_acceptably(broker):
+def test_an_invalid_client_software_name_is_refused(broker):
     with Connection(broker) as connection:
         answer = connection.call("api_versions", 3, client_software_name="not a name!", client_software_version="1")
         assert answer["error_code"] == 42  # INVALID_REQUEST, KIP-511
@@ -211,14 +211,14 @@ def test_topic_ids_are_stable_and_not_zero(broker, topic):
         assert by_id["topics"][0]["name"] == topic
 
 
-def test_no_answer_is_sent_for_acks_0(broker, topic):
+def test_produce_with_acks_0_has_no_response(broker, topic):
     with Connection(broker) as connection:
         connection.send_request("produce", 9, produce_fields(topic, batch(), acks=0))
         correlation_id = connection.send_request("api_versions", 0, {})
         assert connection.receive_response("api_versions", 0, correlation_id)["error_code"] == 0
 
 
-def test_bytes_left_over_behind_a_request_are_passed_over(broker):
+def test_trailing_bytes_of_a_request_are_ignored(broker):
     """librdkafka's request for the metadata of all topics has some, and Apache Kafka does not mind."""
     with Connection(broker) as connection:
         connection.send_frame(header_v1(18, 0) + b"left over")
@@ -226,7 +226,7 @@ def test_bytes_left_over_behind_a_request_are_passed_over(broker):
         assert connection.call("api_versions", 0)["error_code"] == 0
 
 
-def test_security_that_is_not_configured_is_named_as_such(broker):
+def test_sasl_and_acl_requests_are_refused_where_security_is_not_configured(broker):
     acl = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
     with Connection(broker) as connection:
         assert connection.call("sasl_handshake", 1, mechanism="PLAIN")["error_code"] == 34  # ILLEGAL_SASL_STATE

@@ -69,7 +69,7 @@ BAD_FRAMES = {
 
 
 @pytest.mark.parametrize("data", BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
-def test_a_frame_that_is_none_closes_the_connection(connection, data):
+def test_an_invalid_frame_closes_the_connection(connection, data):
     connection.send(data)
     connection.assert_closed()
 
@@ -91,7 +91,7 @@ BAD_BODIES = {
 
 
 @pytest.mark.parametrize("payload", BAD_BODIES.values(), ids=BAD_BODIES.keys())
-def test_a_body_that_lies_about_its_size_closes_the_connection(connection, payload):
+def test_a_body_with_a_wrong_size_closes_the_connection(connection, payload):
     connection.send_frame(payload)
     connection.assert_closed()
 
@@ -109,7 +109,7 @@ def test_two_thousand_pipelined_requests_are_answered_in_order(connection):
         assert connection.receive_response("api_versions", 0, correlation_id)["error_code"] == 0
 
 
-def test_a_client_that_never_reads_is_held_back_not_buffered(broker, connection, topic):
+def test_responses_to_a_client_that_never_reads_are_not_buffered(broker, connection, topic):
     produce(connection, topic, batch([b"x" * 500_000]))
     assert isinstance(broker, WatchedBroker)
     with Connection(broker, timeout_s=2) as mute:
@@ -130,7 +130,7 @@ def test_a_request_sent_byte_by_byte_is_answered(connection):
     assert connection.receive_response("api_versions", 0, 5)["error_code"] == 0
 
 
-def test_half_a_length_is_dropped_when_the_idle_time_is_over(start_broker):
+def test_a_connection_with_an_incomplete_frame_is_closed_when_idle(start_broker):
     broker = start_broker("--set", "connections.max.idle.ms=500")
     with Connection(broker) as idle:
         idle.send(b"\0\0")
@@ -179,7 +179,7 @@ EITHER = {"no batch at all", "a transactional batch without a transaction", "len
 
 
 @pytest.mark.parametrize("name", BAD_BATCHES)
-def test_a_bad_batch_is_refused_and_leaves_no_trace(connection, topic, name):
+def test_an_invalid_batch_is_refused_and_not_appended(connection, topic, name):
     data, expected = BAD_BATCHES[name]
     answer = produce(connection, topic, data)
     if name in EITHER:
@@ -224,7 +224,7 @@ def careful(start_broker, fresh_name):
         yield broker, connection, topic
 
 
-def test_lies_inside_the_records_are_found_where_full_validation_is_on(careful):
+def test_full_validation_finds_invalid_records_inside_a_batch(careful):
     _, connection, topic = careful
     lies = {
         "offset deltas": batch([b"a", b"b"], records=record(0, b"a") + record(5, b"b")),
@@ -237,7 +237,7 @@ def test_lies_inside_the_records_are_found_where_full_validation_is_on(careful):
     assert produce(connection, topic, batch([b"a", b"b"]))["error_code"] == 0
 
 
-def test_a_decompression_bomb_is_never_expanded_whole(careful):
+def test_a_decompression_bomb_is_refused_before_it_is_decompressed(careful):
     """300 MB of zeros behind 300 KB of gzip, where the broker has reason to look inside."""
     broker, connection, topic = careful
     before = broker.resident_bytes()
@@ -248,7 +248,7 @@ def test_a_decompression_bomb_is_never_expanded_whole(careful):
 
 
 @pytest.mark.parametrize("acks", [5, 2, -2])
-def test_acks_that_do_not_exist_are_refused(connection, topic, acks):
+def test_invalid_acks_are_refused(connection, topic, acks):
     assert produce(connection, topic, batch(), acks=acks)["error_code"] == INVALID_REQUIRED_ACKS
 
 
@@ -307,7 +307,7 @@ BAD_TOPICS: dict[str, tuple[dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("name", BAD_TOPICS)
-def test_a_topic_that_cannot_be_is_refused(connection, fresh_name, name):
+def test_a_topic_with_invalid_numbers_or_configs_is_refused(connection, fresh_name, name):
     options, expected = BAD_TOPICS[name]
     topic = fresh_name()
     assert create(connection, topic, **options) == expected
@@ -315,7 +315,7 @@ def test_a_topic_that_cannot_be_is_refused(connection, fresh_name, name):
     assert answer["topics"][0]["error_code"] == 3
 
 
-def test_a_forged_replica_id_moves_nothing(connection, topic):
+def test_a_client_fetch_with_a_replica_id_does_not_move_the_high_watermark(connection, topic):
     """CVE-2018-1288: a client that claims to be a follower must not count as one."""
     produce(connection, topic, batch([b"x"] * 3))
     answer = connection.call("fetch", 11, **fetch_fields(topic, replica_id=2))
@@ -324,7 +324,7 @@ def test_a_forged_replica_id_moves_nothing(connection, topic):
     assert fetch(connection, topic, 3)["high_watermark"] == 3
 
 
-def test_a_thousand_connections_leave_no_descriptor_behind(broker):
+def test_a_thousand_connections_leak_no_file_descriptor(broker):
     assert isinstance(broker, WatchedBroker)
     with Connection(broker) as connection:
         connection.call("api_versions", 0)

@@ -84,7 +84,7 @@ def never_reading(broker: WatchedBroker, request: bytes) -> socket.socket:
 
 
 @pytest.mark.long
-def test_a_thousand_clients_that_never_read_cost_little_and_slow_down_nobody(start_broker, capsys):
+def test_a_thousand_clients_that_never_read_take_little_memory_and_slow_no_other_client(start_broker, capsys):
     broker = start_broker()
     with descriptors(CLIENTS + 500), Connection(broker, timeout_s=60) as connection:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})

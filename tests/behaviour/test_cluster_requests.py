@@ -135,13 +135,13 @@ class TestWhatOnlyTheControllerCanDo:
         assert [len(each["replica_nodes"]) for each in topic["partitions"]] == [3, 3]
         assert create(brokers[number], name, version=version) == ErrorCode.topic_already_exists
 
-    def test_creation_is_checked_and_not_done(self, brokers, number, fresh_name):
+    def test_create_topics_with_validate_only(self, brokers, number, fresh_name):
         name = fresh_name()
         assert create(brokers[number], name, 1, 3, validate_only=True) == 0
         assert create(brokers[number], name, 1, 4, validate_only=True) == ErrorCode.invalid_replication_factor
         assert topic_of(brokers[number], name)["error_code"] == ErrorCode.unknown_topic_or_partition
 
-    def test_topics_grow_and_go(self, brokers, number, fresh_name):
+    def test_partitions_are_added_and_topics_deleted(self, brokers, number, fresh_name):
         name = fresh_name()
         assert create(brokers[number], name) == 0
         more = [{"name": name, "count": 4, "assignments": None}]
@@ -155,7 +155,7 @@ class TestWhatOnlyTheControllerCanDo:
         answer = call(brokers[number], "delete_topics", 4, topic_names=[name], timeout=TIMEOUT_MS)
         assert answer["responses"][0]["error_code"] == ErrorCode.unknown_topic_or_partition
 
-    def test_settings_change(self, brokers, number, fresh_name):
+    def test_configurations_are_altered(self, brokers, number, fresh_name):
         name = fresh_name()
         assert create(brokers[number], name) == 0
         change = {"name": "max.message.bytes", "config_operation": SET, "value": "4711"}
@@ -169,7 +169,7 @@ class TestWhatOnlyTheControllerCanDo:
         assert config_of(brokers[number], TOPIC, name, "retention.ms") == (0, "9999")
         assert config_of(brokers[number], TOPIC, name, "max.message.bytes") != (0, "4711")
 
-    def test_a_setting_of_another_broker_is_changed_here_and_read_there(self, brokers, number):
+    def test_a_broker_configuration_is_altered_through_another_broker(self, brokers, number):
         other = number % 3 + 1
         value = str(1_000_000 + number)
         change = {"name": "message.max.bytes", "config_operation": SET, "value": value}
@@ -181,7 +181,7 @@ class TestWhatOnlyTheControllerCanDo:
         refused, _ = config_of(brokers[number], BROKER, str(other), "message.max.bytes")
         assert refused == ErrorCode.invalid_request  # as Kafka says it: that broker knows best
 
-    def test_leaders_are_elected_and_replicas_moved(self, brokers, number, fresh_name):
+    def test_leaders_are_elected_and_replicas_reassigned(self, brokers, number, fresh_name):
         name = fresh_name()
         assert create(brokers[number], name, assignments=[[1, 2]]) == 0
         wanted = [{"topic": name, "partitions": [0]}]
@@ -251,7 +251,7 @@ class TestRealClients:
 
 
 class TestWhoIsWho:
-    def test_all_brokers_tell_the_same_cluster(self, brokers):
+    def test_all_brokers_return_the_same_metadata(self, brokers):
         told = [cluster_of(broker) for broker in brokers.all]
         assert {each["controller_id"] for each in told} == {1}
         assert len({each["cluster_id"] for each in told}) == 1
@@ -262,14 +262,14 @@ class TestWhoIsWho:
         assert {each["controller_id"] for each in metadata} == {1}
         assert all({row["rack"] for row in each["brokers"]} == {"rack-1", "rack-2", "rack-3"} for each in metadata)
 
-    def test_all_brokers_name_the_same_coordinator(self, brokers):
+    def test_all_brokers_return_the_same_coordinator(self, brokers):
         wait_for(lambda: nodes_of(coordinators(brokers[1])) == {1, 2, 3}, "coordinators on all brokers")
         found = coordinators(brokers[1])
         for broker in (brokers[2], brokers[3]):
             wait_for(lambda: coordinators(broker) == found, "all to know the same")  # noqa: B023
         assert all(port == brokers[node].port for node, port, _ in found.values())
 
-    def test_each_listener_tells_its_own_addresses(self, tmp_path):
+    def test_metadata_has_the_addresses_of_the_listener_asked(self, tmp_path):
         listeners = "listeners=PLAINTEXT://127.0.0.1:0,INSIDE://127.0.0.1:0"
         started = [
             WatchedBroker(
@@ -316,7 +316,7 @@ def ports_of(broker: WatchedBroker) -> tuple[int, int]:
 
 
 class TestWhenABrokerIsGone:
-    def test_the_others_tell_what_it_led_what_it_held_and_that_it_is_away(self, mortals, fresh_name):
+    def test_metadata_after_a_broker_died_has_new_leaders_and_offline_replicas(self, mortals, fresh_name):
         alone, shared = fresh_name(), fresh_name()
         assert create(mortals[1], alone, assignments=[[3]]) == 0
         assert create(mortals[1], shared, assignments=[[3, 2]]) == 0
@@ -341,7 +341,7 @@ class TestWhenABrokerIsGone:
         described = call(mortals[1], "describe_topic_partitions", 0, **wanted)["topics"][0]["partitions"][0]
         assert (described["error_code"], described["leader_id"]) == (ErrorCode.leader_not_available, -1)
 
-    def test_a_request_for_the_controller_waits_for_the_next_one(self, mortals, fresh_name):
+    def test_a_controller_request_waits_for_the_next_controller(self, mortals, fresh_name):
         mortals[1].kill()
         name = fresh_name()
         assert create(mortals[3], name, 2, 2) == 0
@@ -350,20 +350,20 @@ class TestWhenABrokerIsGone:
         assert controller in (2, 3)
         wait_for(lambda: cluster_of(mortals[2])["controller_id"] == controller, "one controller")
 
-    def test_a_controller_that_comes_back_is_a_broker_like_any_other(self, mortals, fresh_name):
+    def test_a_restarted_controller_does_not_take_the_role_back(self, mortals, fresh_name):
         mortals[1].kill()
         wait_for(lambda: cluster_of(mortals[3])["controller_id"] in (2, 3), "another controller")
         mortals[1].start()
         wait_for(lambda: len(cluster_of(mortals[1])["brokers"]) == 3, "three brokers")
         assert create(mortals[1], fresh_name(), 3, 3) == 0
 
-    def test_its_groups_are_coordinated_by_others(self, mortals):
+    def test_groups_of_the_dead_controller_get_another_coordinator(self, mortals):
         wait_for(lambda: nodes_of(coordinators(mortals[1])) == {1, 2, 3}, "coordinators on all brokers")
         mortals[3].kill()
         wait_for(lambda: nodes_of(coordinators(mortals[1])) == {1, 2}, "others to take over")
         wait_for(lambda: coordinators(mortals[2]) == coordinators(mortals[1]), "both to know the same")
 
-    def test_groups_of_a_shard_that_nobody_leads_have_no_coordinator(self, tmp_path):
+    def test_groups_of_a_leaderless_offsets_partition_have_no_coordinator(self, tmp_path):
         arguments = (
             "--store", f"embedded:{tmp_path}/store.db",
             "--set", "offsets.topic.num.partitions=2", "--set", "offsets.topic.replication.factor=1",

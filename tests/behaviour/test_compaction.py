@@ -43,7 +43,7 @@ def compacting(start_broker):
 
 
 @pytest.mark.parametrize("writer", CLIENTS, ids=lambda client: client.name)
-def test_every_client_reads_what_is_left_of_every_codec(compacting, writer):
+def test_every_client_reads_a_compacted_log_in_every_codec(compacting, writer):
     topic = compacted_topic(compacting)
     expected: dict[bytes | None, tuple[int, bytes | None]] = {}
     for number in range(2):
@@ -66,7 +66,7 @@ def test_every_client_reads_what_is_left_of_every_codec(compacting, writer):
         ]
 
 
-def test_headers_and_times_stay(compacting):
+def test_compaction_keeps_headers_and_timestamps(compacting):
     topic = compacted_topic(compacting)
     records = [
         Record(b"value", b"key %d" % (at % 3), (("h", b"%d" % at), ("none", None)), NOW_MS + at * 1000)
@@ -82,7 +82,7 @@ def test_headers_and_times_stay(compacting):
         assert reader.offset_at(compacting.bootstrap, topic, NOW_MS + 7000) == 7
 
 
-def test_a_tombstone_is_seen_before_it_goes(compacting):
+def test_a_tombstone_is_readable_until_delete_retention_is_over(compacting):
     topic = compacted_topic(compacting, delete_retention_ms=2000)
     put(compacting, topic, [(b"gone", b"1"), (b"kept", b"1")])
     put(compacting, topic, [(b"gone", None)])
@@ -109,7 +109,7 @@ def send(broker: WatchedBroker, topic: str, producer_id: int, sequence: int) -> 
     return answer["error_code"], answer["base_offset"]
 
 
-def test_a_producer_goes_on_where_it_was_after_its_records_were_compacted(compacting):
+def test_an_idempotent_producer_continues_after_its_records_were_compacted(compacting):
     topic = compacted_topic(compacting)
     with Connection(compacting) as connection:
         producer_id = new_producer_id(connection)["producer_id"]

@@ -57,7 +57,7 @@ def me(connection: Connection) -> str:
 
 
 class TestGroups:
-    def test_settings_of_one_group_are_set_shown_listed_and_removed(self, connection, fresh_name):
+    def test_group_configs_are_set_described_listed_and_removed(self, connection, fresh_name):
         group = fresh_name()
         before = described(connection, GROUP, group)
         assert before[SESSION]["value"] == "45000"
@@ -88,7 +88,7 @@ class TestGroups:
             ("retention.ms", "1", "retention.ms"),
         ],
     )
-    def test_what_the_brokers_do_not_allow_is_refused(self, connection, fresh_name, name, value, said):
+    def test_group_configs_outside_the_brokers_limits_are_refused(self, connection, fresh_name, name, value, said):
         group = fresh_name()
         ((code, message),) = alter(connection, resource(GROUP, group, (name, SET, value)))
         assert code == INVALID_CONFIG
@@ -106,7 +106,7 @@ class TestGroups:
         assert alter(connection, resource(GROUP, group, (ASSIGNMENT, DELETE, None))) == [(NONE, "")]
         assert (GROUP, group) not in listed(connection, GROUP)
 
-    def test_there_are_no_settings_of_all_groups(self, connection):
+    def test_there_are_no_default_group_configs(self, connection):
         ((code, _),) = alter(connection, resource(GROUP, "", (SESSION, SET, "50000")))
         assert code == INVALID_REQUEST
 
@@ -139,7 +139,7 @@ class TestGroups:
 
 
 class TestListing:
-    def test_everything_that_has_a_configuration(self, connection, topic):
+    def test_list_config_resources_returns_every_type(self, connection, topic):
         broker = me(connection)
         everything = listed(connection)
         assert {(TOPIC, topic), (BROKER, broker), (BROKER_LOGGER, broker)} <= everything
@@ -151,7 +151,7 @@ class TestListing:
         answer = connection.call("list_config_resources", 0)
         assert (answer["error_code"], answer["config_resources"]) == (NONE, [])
 
-    def test_a_type_that_does_not_exist(self, connection):
+    def test_an_unknown_resource_type_is_refused(self, connection):
         answer = connection.call("list_config_resources", 1, resource_types=[TOPIC, 3])
         assert (answer["error_code"], answer["config_resources"]) == (UNSUPPORTED_VERSION, [])
 
@@ -168,7 +168,7 @@ class TestLoggers:
         assert row["config_source"] == 6
         return row["value"]
 
-    def test_a_level_is_shown_changed_and_given_back(self, connection):
+    def test_a_logger_level_is_described_altered_and_reset(self, connection):
         broker = me(connection)
         assert self.level(connection) == "INFO"
         assert alter(connection, resource(BROKER_LOGGER, broker, (self.NAME, SET, "DEBUG"))) == [(NONE, "")]
@@ -177,7 +177,7 @@ class TestLoggers:
         assert self.level(connection) == "INFO"
         assert "root" in described(connection, BROKER_LOGGER, broker)
 
-    def test_a_level_is_in_force(self, start_broker):
+    def test_a_logger_level_takes_effect(self, start_broker):
         broker = start_broker()
         with Connection(broker) as connection:
             said = "the level of logger"
@@ -203,14 +203,14 @@ class TestLoggers:
             (("root", DELETE, None), INVALID_REQUEST),
         ],
     )
-    def test_what_is_no_logger_or_no_level_is_refused_and_changes_nothing(self, connection, edit, code):
+    def test_unknown_loggers_and_levels_are_refused_and_change_nothing(self, connection, edit, code):
         broker = me(connection)
         before = described(connection, BROKER_LOGGER, broker)
         fine = (self.NAME, SET, "DEBUG")
         assert [each for each, _ in alter(connection, resource(BROKER_LOGGER, broker, fine, edit))] == [code]
         assert described(connection, BROKER_LOGGER, broker) == before
 
-    def test_another_brokers_loggers_are_asked_for_there(self, connection):
+    def test_altering_loggers_of_another_broker_is_refused(self, connection):
         for name in ("4711", "", "x"):
             ((code, _),) = alter(connection, resource(BROKER_LOGGER, name, ("ottla.broker", SET, "INFO")))
             assert code == INVALID_REQUEST

@@ -151,7 +151,7 @@ def store(request, tmp_path) -> Iterator[Ensemble | None]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("what", DAMAGES)
-def test_a_copy_that_lost_something_is_made_anew_from_those_that_did_not(tmp_path, store, what):
+def test_a_damaged_replica_is_copied_from_the_others(tmp_path, store, what):
     with LocalCluster(tmp_path / "brokers", 3, ensemble=store) as cluster:
         cluster.start()
         kept = Kept(cluster, 3)
@@ -193,7 +193,7 @@ LAST_LEADER_DAMAGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.long
 @pytest.mark.parametrize("damaged_first", [True, False], ids=["first", "last"])
 @pytest.mark.parametrize("what", LAST_LEADER_DAMAGES)
-def test_a_last_leader_that_was_killed_and_lost_its_log_lets_one_lead_that_has_more(
+def test_a_killed_last_leader_that_lost_its_log_hands_over_to_a_replica_that_has_more(
     tmp_path, store, what, damaged_first
 ):
     with LocalCluster(tmp_path / "brokers", 3, ensemble=store) as cluster:
@@ -277,7 +277,7 @@ class Decided(Kept):
 @pytest.mark.long
 @pytest.mark.timeout(900)  # eight times all brokers are stopped and started
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_an_index_of_aborted_transactions_that_is_wrong_shows_nobody_what_was_aborted(tmp_path, store, replicas):
+def test_a_damaged_transaction_index_exposes_no_aborted_record(tmp_path, store, replicas):
     """Each damage in turn, on all segments of the replica that leads next."""
     with LocalCluster(tmp_path / "brokers", replicas, ensemble=store) as cluster:
         cluster.start()
@@ -307,7 +307,7 @@ def test_an_index_of_aborted_transactions_that_is_wrong_shows_nobody_what_was_ab
 
 @pytest.mark.long
 @pytest.mark.parametrize("what", DAMAGES)
-def test_a_single_copy_that_lost_something_goes_on_and_names_it_until_that_is_accepted(tmp_path, store, what):
+def test_a_damaged_single_replica_is_served_and_reports_the_loss_until_it_is_accepted(tmp_path, store, what):
     with LocalCluster(tmp_path / "brokers", 1, ensemble=store) as cluster:
         cluster.start()
         kept = Kept(cluster, 1)
@@ -348,7 +348,7 @@ def flip_a_bit(data: Path) -> int:
 
 @pytest.mark.long
 @pytest.mark.parametrize("leads", [True, False], ids=["leader", "follower"])
-def test_a_flipped_bit_is_scrubbed_away(tmp_path, store, leads):
+def test_the_scrub_repairs_a_flipped_bit_from_another_replica(tmp_path, store, leads):
     with LocalCluster(tmp_path / "brokers", 3, ensemble=store, settings=SCRUBBED) as cluster:
         cluster.start()
         kept = Kept(cluster, 3)
@@ -367,7 +367,7 @@ def test_a_flipped_bit_is_scrubbed_away(tmp_path, store, leads):
 
 
 @pytest.mark.long
-def test_a_flipped_bit_in_a_single_copy_is_named_until_it_is_accepted(tmp_path, store):
+def test_a_flipped_bit_in_a_single_replica_is_reported_until_the_loss_is_accepted(tmp_path, store):
     with LocalCluster(tmp_path / "brokers", 1, ensemble=store, settings=SCRUBBED) as cluster:
         cluster.start()
         kept = Kept(cluster, 1)

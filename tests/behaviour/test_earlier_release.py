@@ -89,7 +89,7 @@ def held(process: WatchedBroker) -> dict[tuple[str, int], list[bytes]]:
     return seen
 
 
-def test_a_directory_of_0_1_0_opens_and_goes_back(process):
+def test_a_data_directory_of_0_1_0_is_opened_and_opened_again_by_0_1_0(process):
     verify(process.data)
     process.start()
     assert held(process) == HELD
@@ -116,7 +116,7 @@ def test_a_directory_of_0_1_0_opens_and_goes_back(process):
 
 
 @pytest.mark.long
-def test_what_0_1_0_did_after_this_release_counts(process):
+def test_changes_made_by_0_1_0_after_this_release_are_kept(process):
     """0.1.0 removes the manifest when it opens a log: nothing that was claimed before holds against what it left."""
     process.start()
     process.stop()

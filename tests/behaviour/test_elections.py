@@ -62,7 +62,7 @@ def test_the_preferred_replica_leads_again_when_asked_to(brokers, admin):
     assert produce(brokers.bootstrap, topic, "a") == [0]
 
 
-def test_a_replica_that_is_not_in_sync_leads_only_when_asked_to(brokers, admin):
+def test_an_unclean_election_happens_only_on_request(brokers, admin):
     topic = topic_led_by(brokers, admin, 1, min_insync_replicas="1")
     assert elect(admin, UNCLEAN, {"t": [0]}) == {("t", 0): "election_not_needed"}
     produce(brokers.bootstrap, topic, "a")
@@ -79,7 +79,7 @@ def test_a_replica_that_is_not_in_sync_leads_only_when_asked_to(brokers, admin):
     assert read(brokers[2].bootstrap, topic, 1) == ["a"]
 
 
-def test_leadership_goes_back_by_itself(tmp_path):
+def test_auto_leader_rebalance_restores_preferred_leaders(tmp_path):
     brokers = Brokers(tmp_path, **{"leader.imbalance.check.interval.seconds": "1"})
     with closing(brokers), kafka_python_admin(brokers.bootstrap) as admin:
         topic = topic_led_by(brokers, admin, 3)
@@ -97,7 +97,7 @@ def test_leadership_goes_back_by_itself(tmp_path):
         (None, ErrorCode.no_reassignment_in_progress),
     ],
 )
-def test_a_move_that_cannot_be_made_or_called_off_is_refused(brokers, admin, replicas, refusal):
+def test_invalid_reassignments_and_cancellations_are_refused(brokers, admin, replicas, refusal):
     topic_led_by(brokers, admin, 1)
     partition = TopicPartition("t", 0)
     answer = admin.alter_partition_reassignments({partition: replicas})

@@ -78,7 +78,7 @@ def test_answers_stay_within_the_limit_in_whole_batches(connection, topic):
     assert batches(whole) == [(0, sizes[0]), (1, sizes[0]), (2, sizes[0])]
 
 
-def test_an_offset_at_the_end_is_an_empty_answer_and_one_beyond_an_error(connection, topic):
+def test_fetch_at_the_log_end_is_empty_and_beyond_it_out_of_range(connection, topic):
     produce(connection, topic, batch([b"x"] * 3))
     at_end = fetch(connection, topic, 3)
     assert (at_end["error_code"], at_end["high_watermark"]) == (0, 3)
@@ -88,7 +88,7 @@ def test_an_offset_at_the_end_is_an_empty_answer_and_one_beyond_an_error(connect
         assert (answer["error_code"], answer["aborted_transactions"]) == (OFFSET_OUT_OF_RANGE, None)
 
 
-def test_what_is_not_there_is_named_by_an_error(connection, topic):
+def test_fetch_of_unknown_topics_and_partitions_returns_their_errors(connection, topic):
     by_id = connection.call("fetch", 13, **fetch_fields(topic, topic_id=uuid.uuid4()))
     for answer, code in (
         (fetch(connection, "no-such-topic"), UNKNOWN_TOPIC_OR_PARTITION),
@@ -105,7 +105,7 @@ def test_a_stale_or_future_leader_epoch_is_refused(connection, topic):
     assert answer["responses"][0]["partitions"][0]["error_code"] == UNKNOWN_LEADER_EPOCH
 
 
-def test_an_empty_poll_waits_its_time_and_no_longer(connection, topic):
+def test_fetch_without_records_returns_after_max_wait(connection, topic):
     started = time.monotonic()
     answer = fetch(connection, topic, max_wait=300, min_bytes=1)
     waited = time.monotonic() - started
@@ -114,7 +114,7 @@ def test_an_empty_poll_waits_its_time_and_no_longer(connection, topic):
     assert 0.25 < waited < 3
 
 
-def test_a_waiting_poll_is_woken_by_a_write(broker, connection, topic):
+def test_a_delayed_fetch_completes_when_records_are_appended(broker, connection, topic):
     with Connection(broker) as writer:
         correlation_id = connection.send_request("fetch", 11, fetch_fields(topic, max_wait=30_000, min_bytes=1))
         started = time.monotonic()
@@ -124,7 +124,7 @@ def test_a_waiting_poll_is_woken_by_a_write(broker, connection, topic):
     assert batches(answer["responses"][0]["partitions"][0]["records"])[0][0] == 0
 
 
-def test_a_poll_waits_for_its_minimum_of_bytes(broker, connection, topic):
+def test_fetch_waits_for_min_bytes(broker, connection, topic):
     size = len(batch([b"x" * 1_000]))
     with Connection(broker) as writer:
         wanted = fetch_fields(topic, max_wait=30_000, min_bytes=3 * size)
@@ -142,7 +142,7 @@ def test_answers_leave_in_the_order_of_the_requests(connection, topic):
     assert connection.receive_response("api_versions", 0, behind)["error_code"] == 0
 
 
-def test_many_partitions_share_one_answer(broker, connection, make_topic):
+def test_one_fetch_returns_many_partitions(broker, connection, make_topic):
     topic = make_topic(partitions=20)
     for partition in range(20):
         produce(connection, topic, batch([str(partition).encode()]), partition=partition)

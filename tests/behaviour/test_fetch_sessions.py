@@ -67,7 +67,7 @@ def session(broker, make_topic):
         yield session
 
 
-def test_an_incremental_fetch_tells_only_of_what_changed(session):
+def test_an_incremental_fetch_returns_only_changed_partitions(session):
     assert told(session.fetch({})) == {}
     produce(session.connection, session.topic, batch([b"x"]), partition=3)
     produce(session.connection, session.topic, batch([b"x"] * 2), partition=7)
@@ -75,7 +75,7 @@ def test_an_incremental_fetch_tells_only_of_what_changed(session):
     assert told(session.fetch({3: 1, 7: 2})) == {}
 
 
-def test_a_waiting_session_is_woken_by_any_of_its_partitions(session, broker):
+def test_a_delayed_incremental_fetch_completes_for_any_partition_of_its_session(session, broker):
     fields = {
         "replica_id": -1,
         "max_wait": 30_000,
@@ -90,7 +90,7 @@ def test_a_waiting_session_is_woken_by_any_of_its_partitions(session, broker):
     assert told(session.connection.receive_response("fetch", 11, correlation_id)) == {9: 1}
 
 
-def test_a_forgotten_partition_is_not_told_of_again(session):
+def test_a_forgotten_partition_is_not_returned_again(session):
     session.fetch({}, forget=[3])
     produce(session.connection, session.topic, batch([b"x"]), partition=3)
     produce(session.connection, session.topic, batch([b"x"]), partition=4)

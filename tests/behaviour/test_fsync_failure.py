@@ -36,7 +36,7 @@ def write(producer: Producer, value: str) -> list[KafkaError | None]:
     return told
 
 
-def test_a_broker_whose_device_fails_ends_and_has_what_it_promised(tmp_path: Path):
+def test_a_broker_stops_when_fsync_fails_and_keeps_every_acknowledged_record(tmp_path: Path):
     broken = tmp_path / "broken"
     broker = WatchedBroker(tmp_path / "broker", program=(sys.executable, "-c", PROGRAM, str(broken))).start()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})

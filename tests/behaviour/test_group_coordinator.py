@@ -28,13 +28,16 @@ def subscription(topic: str) -> bytes:
 
 @pytest.fixture
 def broker(group_broker: Served) -> Served:
+    """Its coordinators of groups are loaded: so each test may be the first, or the only one."""
+    with Connection(group_broker) as connected:
+        wait_for(lambda: not connected.call("find_coordinator", 3, key="any", key_type=0)["error_code"], "groups")
+        wait_for(lambda: not connected.call("list_groups", 5)["error_code"], "all coordinators")
     return group_broker
 
 
 @pytest.fixture
 def connection(broker: Served) -> Iterator[Connection]:
     with Connection(broker) as connected:
-        wait_for(lambda: not connected.call("find_coordinator", 3, key="any", key_type=0)["error_code"], "groups")
         yield connected
 
 
@@ -87,7 +90,7 @@ def test_the_coordinator_is_found(connection: Connection, broker: Served, versio
         assert f"{each['host']}:{each['port']}" == broker.bootstrap
 
 
-def test_there_is_no_coordinator_for_anything_but_groups_and_transactions(connection: Connection):
+def test_find_coordinator_refuses_unknown_key_types(connection: Connection):
     assert connection.call("find_coordinator", 2, key_type=1, key="x")["error_code"] == NO_ERROR
     for key_type, code in ((2, INVALID_REQUEST), (77, INVALID_REQUEST)):
         if EXTERNAL:
@@ -98,7 +101,7 @@ def test_there_is_no_coordinator_for_anything_but_groups_and_transactions(connec
 
 
 @pytest.mark.broker_may_log("needs 3 brokers")
-def test_too_few_brokers_for_the_offsets_topic_mean_that_there_is_no_coordinator(start_broker: StartBroker):
+def test_no_coordinator_while_the_offsets_topic_needs_more_brokers(start_broker: StartBroker):
     with Connection(start_broker("--set", "offsets.topic.replication.factor=3")) as connection:
         answer = connection.call("find_coordinator", 3, key="g", key_type=0)
         assert answer["error_code"] == NOT_AVAILABLE
@@ -141,7 +144,7 @@ def test_a_member_joins_syncs_and_leaves(make_member: Callable[..., RawMember], 
     assert member.heartbeat(min(version, 4)) == UNKNOWN_MEMBER
 
 
-def test_a_client_that_can_say_what_it_speaks_must_say_it(make_member: Callable[..., RawMember]):
+def test_sync_group_checks_protocol_type_and_name(make_member: Callable[..., RawMember]):
     member = make_member()
     assert member.join() == NO_ERROR
     member.speaks = (None, None)
@@ -160,19 +163,19 @@ def test_a_client_that_can_say_what_it_speaks_must_say_it(make_member: Callable[
         ({"group_id": ""}, INVALID_GROUP_ID),
     ],
 )
-def test_what_no_member_may_ask_for(connection: Connection, make_member, settings: dict[str, Any], code: int):
+def test_invalid_members_are_refused(connection: Connection, make_member, settings: dict[str, Any], code: int):
     member = make_member(**settings)
     fields = {"group_id": member.group_id, "member_id": "", **member.settings}
     assert connection.call("join_group", 7, **fields)["error_code"] == code
 
 
 @pytest.mark.parametrize(("api", "version"), [("sync_group", 5), ("heartbeat", 4), ("leave_group", 5)])
-def test_a_group_of_members_needs_a_name(connection: Connection, api: str, version: int):
+def test_an_empty_group_id_is_refused_for_members(connection: Connection, api: str, version: int):
     fields = {"members": [{"member_id": "m"}], "protocol_type": "consumer", "protocol_name": "range"}
     assert connection.call(api, version, group_id="", member_id="m", **fields)["error_code"] == INVALID_GROUP_ID
 
 
-def test_offsets_may_be_kept_under_no_name(connection: Connection, make_member, topic: str):
+def test_offsets_may_be_committed_under_the_empty_group_id(connection: Connection, make_member, topic: str):
     member = make_member(group_id="")
     assert member.commit(topic, 3) == NO_ERROR
     assert fetch(connection, 7, "", [{"name": topic, "partition_indexes": [0]}])[topic][0] == (3, "note 3", NO_ERROR)
@@ -248,7 +251,7 @@ def test_offsets_by_topic_id(connection: Connection, make_member, topic: str):
     assert found["partitions"][0]["committed_offset"] == 7
 
 
-def test_an_id_that_no_topic_has(connection: Connection, make_member, topic: str):
+def test_offsets_of_an_unknown_topic_id_are_refused(connection: Connection, make_member, topic: str):
     member = make_member()
     unknown = uuid4()
     assert member.commit("", 7, 10, topic_id=unknown) == NO_TOPIC_ID
@@ -259,7 +262,7 @@ def test_an_id_that_no_topic_has(connection: Connection, make_member, topic: str
     assert (found["committed_offset"], found["error_code"]) == (-1, NO_TOPIC_ID)
 
 
-def test_several_groups_are_asked_at_once(connection: Connection, make_member, topic: str, fresh_name):
+def test_offset_fetch_of_several_groups(connection: Connection, make_member, topic: str, fresh_name):
     member = make_member()
     assert member.commit(topic, 5) == NO_ERROR
     unknown = fresh_name()
@@ -272,7 +275,7 @@ def test_several_groups_are_asked_at_once(connection: Connection, make_member, t
     assert answer[2]["topics"][0]["partitions"][0]["committed_offset"] == -1
 
 
-def test_a_note_may_have_4096_characters_and_no_more(connection: Connection, make_member, topic: str):
+def test_offset_metadata_may_have_4096_characters(connection: Connection, make_member, topic: str):
     def commit(note: str) -> int:
         place = {"partition_index": 0, "committed_offset": 1, "committed_metadata": note}
         topics = [{"name": topic, "partitions": [place]}]
@@ -285,7 +288,7 @@ def test_a_note_may_have_4096_characters_and_no_more(connection: Connection, mak
     assert commit("x" * 4097) == METADATA_TOO_LARGE
 
 
-def test_offsets_are_deleted_but_not_of_what_is_read(connection: Connection, make_member, topic: str, other_topic: str):
+def test_offset_delete_refuses_subscribed_topics(connection: Connection, make_member, topic: str, other_topic: str):
     member = make_member(protocols=[{"name": "range", "metadata": subscription(other_topic)}])
 
     def delete(name: str) -> tuple[int, list[int]]:

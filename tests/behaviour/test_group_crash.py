@@ -106,7 +106,7 @@ def make_members() -> Iterator[Callable[[WatchedBroker, int], list[RawMember]]]:
         member.close()
 
 
-def test_a_stable_group_does_not_notice_that_its_coordinator_was_killed(start_broker: StartBroker, make_members):
+def test_a_stable_group_survives_a_killed_coordinator_without_rebalance(start_broker: StartBroker, make_members):
     broker = start_broker(*QUICK)
     make_topic(broker, "t")
     leader, follower, third = make_members(broker, 3)
@@ -128,7 +128,7 @@ def test_a_stable_group_does_not_notice_that_its_coordinator_was_killed(start_br
 
 
 @pytest.mark.parametrize("step", ["some have joined", "all have joined", "some have synced"])
-def test_a_rebalance_that_is_cut_off_is_begun_again(start_broker: StartBroker, make_members, step: str):
+def test_a_rebalance_interrupted_by_a_kill_starts_again(start_broker: StartBroker, make_members, step: str):
     broker = start_broker(*QUICK)
     make_topic(broker, "t")
     members = make_members(broker, 3)
@@ -174,7 +174,7 @@ def wait_until_loaded(act: Callable[[], int]) -> int:
 
 
 @pytest.mark.broker_may_log("__consumer_offsets-[01] cannot be loaded: .*the batch at offset 0 is damaged")
-def test_a_damaged_shard_is_refused_and_the_others_are_served(start_broker: StartBroker):
+def test_groups_of_a_damaged_offsets_partition_are_refused_and_the_others_served(start_broker: StartBroker):
     """One bit, while the broker was stopped: what cannot be read is not guessed."""
     broker = start_broker(*QUICK, "--set", "offsets.topic.num.partitions=2")
     make_topic(broker, "t")

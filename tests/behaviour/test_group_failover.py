@@ -114,7 +114,7 @@ def position(reader: confluent_kafka.Consumer, topic: str) -> int | None:
     return int(at.offset)
 
 
-def test_no_acknowledged_commit_is_lost_whoever_dies(brokers):
+def test_no_acknowledged_offset_commit_is_lost_when_brokers_are_killed(brokers):
     topic = brokers.topic("read", min_insync_replicas="2")
     produce(brokers.bootstrap, topic, *(str(n) for n in range(100)))
 

@@ -72,7 +72,7 @@ class Topic:
         return values
 
 
-def test_a_leader_that_hangs_for_longer_than_its_session_is_replaced_and_follows_when_it_wakes(cluster):
+def test_a_leader_that_hangs_for_longer_than_its_session_is_replaced_and_becomes_a_follower(cluster):
     topic = Topic(cluster)
     wait_for(lambda: len(topic.partition.isrs) == 3, "all in sync")
     topic.write(10)

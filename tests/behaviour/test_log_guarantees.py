@@ -78,7 +78,7 @@ def test_a_record_is_identified_by_topic_partition_and_offset(broker, make_topic
             assert found[0].value == f"{number}/{partition}/3".encode()
 
 
-def test_what_is_written_does_not_change_when_more_is_written(broker, topic):
+def test_records_do_not_change_when_more_are_appended(broker, topic):
     CONFLUENT.produce(broker.bootstrap, topic, numbered(10), codec="lz4")
     with Connection(broker) as connection:
         first = fetch(connection, topic)["records"]
@@ -87,14 +87,14 @@ def test_what_is_written_does_not_change_when_more_is_written(broker, topic):
     assert again[: len(first)] == first
 
 
-def test_records_stay_after_they_were_read_and_a_newcomer_reads_them_all(broker, topic):
+def test_records_stay_after_they_were_read(broker, topic):
     CONFLUENT.produce(broker.bootstrap, topic, numbered(100))
     for reader in CLIENTS:
         for _ in range(2):
             assert len(reader.consume(broker.bootstrap, topic, 100, start=EARLIEST)) == 100
 
 
-def test_a_consumer_seeks_forth_and_back(broker, topic):
+def test_a_consumer_seeks_forward_and_backward(broker, topic):
     CONFLUENT.produce(broker.bootstrap, topic, numbered(50))
     consumer = assigned(broker, topic, 0)
     try:

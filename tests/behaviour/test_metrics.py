@@ -80,7 +80,7 @@ def written(cluster, topic, *, replicas, records):
     assert producer.flush(30) == 0
 
 
-def test_partitions_are_told_by_their_leaders_and_sums_over_all_brokers_are_right(cluster):
+def test_partition_metrics_are_reported_by_leaders_and_add_up_over_brokers(cluster):
     written(cluster, "told", replicas=3, records=30)
     told = pages(cluster)
     for page in told.values():
@@ -104,7 +104,7 @@ def test_partitions_are_told_by_their_leaders_and_sums_over_all_brokers_are_righ
     assert sum(page.total("ottla_controller") for page in told.values()) == 1
 
 
-def test_traffic_is_counted_by_api_with_the_time_it_took(cluster):
+def test_requests_are_counted_by_api_with_their_latency(cluster):
     written(cluster, "counted", replicas=3, records=300)
     told = pages(cluster)
     took = [page.get("ottla_request_seconds_count", api="Produce") or 0 for page in told.values()]
@@ -118,7 +118,7 @@ def test_traffic_is_counted_by_api_with_the_time_it_took(cluster):
     assert all(page.total("process_resident_memory_bytes") > 10_000_000 for page in told.values())
 
 
-def test_the_coordinator_tells_of_a_group_and_how_far_it_is_behind_though_others_lead_what_it_reads(cluster):
+def test_group_lag_is_reported_by_the_coordinator_also_for_partitions_led_elsewhere(cluster):
     written(cluster, "read", replicas=1, records=30)
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": GROUP, "auto.offset.reset": "earliest"})
     consumer.subscribe(["read"])

@@ -37,7 +37,7 @@ def test_an_empty_partition_starts_and_ends_at_zero(connection, topic):
     assert list_offset(connection, topic, T0) == (0, -1, -1)
 
 
-def test_a_point_in_time_is_found_to_the_record(connection, topic):
+def test_list_offsets_by_timestamp_is_exact_to_the_record(connection, topic):
     produce(connection, topic, stamped(T0, T0 + 10, T0 + 20))
     produce(connection, topic, stamped(T0 + 30, T0 + 40))
     cases = [
@@ -70,7 +70,7 @@ def test_an_unknown_partition_is_named_by_an_error(connection, topic):
     assert list_offset(connection, "no-such-topic", LATEST)[0] == UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_deleting_records_moves_the_start_and_hides_what_lay_before(connection, topic):
+def test_delete_records_raises_the_log_start(connection, topic):
     produce(connection, topic, batch([b"x"] * 3))
     produce(connection, topic, batch([b"y"] * 3))
 

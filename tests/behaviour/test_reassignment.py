@@ -39,7 +39,7 @@ def settle(brokers: Brokers, topic: str, replicas: list[int]) -> None:
     )
 
 
-def test_a_partition_moves_with_all_it_has_and_its_old_files_go(brokers, mover):
+def test_a_reassigned_partition_keeps_its_records_and_its_old_files_are_deleted(brokers, mover):
     there = single(brokers)
     values = [str(n) for n in range(1000)]
     produce(brokers.bootstrap, "t", *values[:500])
@@ -52,7 +52,7 @@ def test_a_partition_moves_with_all_it_has_and_its_old_files_go(brokers, mover):
     assert not mover.list_partition_reassignments()
 
 
-def test_a_partition_takes_more_replicas_and_gives_them_up_again(brokers, mover):
+def test_the_replication_factor_is_raised_and_lowered(brokers, mover):
     there = single(brokers)
     produce(brokers.bootstrap, "t", "a", "b")
     mover.alter_partition_reassignments({Tp("t", 0): [there, *(n for n in (1, 2, 3) if n != there)]})
@@ -62,7 +62,7 @@ def test_a_partition_takes_more_replicas_and_gives_them_up_again(brokers, mover)
     assert read(brokers.bootstrap, "t", 3) == ["a", "b", "c"]
 
 
-def test_a_throttled_move_takes_its_time_and_does_not_slow_down_writes(brokers, mover):
+def test_a_throttled_reassignment_does_not_slow_down_producers(brokers, mover):
     there = single(brokers)
     produce(brokers.bootstrap, "t", *("x" * 10_000 for _ in range(400)))
     target = next(number for number in (1, 2, 3) if number != there)
@@ -76,7 +76,7 @@ def test_a_throttled_move_takes_its_time_and_does_not_slow_down_writes(brokers, 
     assert time.monotonic() - began > 2  # four megabytes at one a second
 
 
-def test_a_move_throttled_at_the_leader_takes_its_time_too(brokers, mover):
+def test_a_reassignment_throttled_at_the_leader(brokers, mover):
     there = single(brokers)
     produce(brokers.bootstrap, "t", *("x" * 10_000 for _ in range(400)))
     target = next(number for number in (1, 2, 3) if number != there)

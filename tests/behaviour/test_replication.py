@@ -42,7 +42,7 @@ def test_below_the_minimum_in_sync_acks_all_is_refused_and_acks_one_is_not(broke
     assert produce(brokers.bootstrap, topic, "b", acks=1) == [0]
 
 
-def test_a_follower_that_stands_still_leaves_the_in_sync_set_and_comes_back(brokers):
+def test_a_paused_follower_leaves_the_isr_and_rejoins_it(brokers):
     topic = brokers.topic(min_insync_replicas="2")
     slow = brokers.followers(topic)[0]
     brokers[slow].pause()
@@ -75,7 +75,7 @@ def note(outcome: list[Any], error: Any, message: Any) -> None:
     outcome.append(error)
 
 
-def test_records_that_must_be_synced_are_acknowledged_when_they_are(brokers):
+def test_records_that_must_be_flushed_are_acknowledged_after_the_flush(brokers):
     topic = brokers.topic(min_insync_replicas="2", flush_messages="1")
     values = [str(n) for n in range(100)]
     assert produce(brokers.bootstrap, topic, *values) == list(range(100))

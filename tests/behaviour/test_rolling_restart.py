@@ -132,7 +132,7 @@ def store(request, tmp_path):
     started.stop()
 
 
-def test_a_rolling_restart_into_the_next_version_is_noticed_by_no_client(tmp_path, store):
+def test_a_rolling_upgrade_causes_no_client_error(tmp_path, store):
     old = previous_version(tmp_path / "old")
     chosen = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
     brokers = [

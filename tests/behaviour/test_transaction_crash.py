@@ -111,7 +111,7 @@ def marked(producer: Raw, *, committed: bool) -> Callable[[PartitionLog], None]:
     return change
 
 
-def test_before_a_transaction_nothing_is_lost(broker: WatchedBroker, producer: Raw):
+def test_the_producer_id_is_kept_over_a_kill(broker: WatchedBroker, producer: Raw):
     producer_id, epoch = producer.producer_id, producer.epoch
     restarted(broker, producer)
     assert producer.init() == NONE
@@ -119,7 +119,7 @@ def test_before_a_transaction_nothing_is_lost(broker: WatchedBroker, producer: R
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_open_transaction_goes_on(broker: WatchedBroker, producer: Raw, committed: bool):
+def test_an_open_transaction_continues_after_a_kill(broker: WatchedBroker, producer: Raw, committed: bool):
     assert producer.send("t", b"before") == NONE
     restarted(broker, producer)
     assert producer.state() == "Ongoing"
@@ -133,7 +133,7 @@ def test_an_open_transaction_goes_on(broker: WatchedBroker, producer: Raw, commi
 
 @pytest.mark.parametrize("marked_already", [0, 1, 2])
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_prepared_transaction_is_finished_by_whoever_comes_next(
+def test_a_prepared_transaction_is_completed_after_a_kill(
     broker: WatchedBroker, producer: Raw, committed: bool, marked_already: int
 ):
     for partition in range(2):
@@ -151,7 +151,7 @@ def test_a_prepared_transaction_is_finished_by_whoever_comes_next(
         assert Confluent().bounds(broker.bootstrap, "t", partition) == (0, 2)  # one record, one marker
 
 
-def test_offsets_of_a_prepared_transaction_come_to_count(broker: WatchedBroker, producer: Raw):
+def test_offsets_of_a_prepared_transaction_are_committed_after_a_kill(broker: WatchedBroker, producer: Raw):
     assert producer.commit_offset("g", "t", 42) == NONE
     broker.kill()
     forge(broker, STATE_LOG, prepared(producer.id, TransactionState.PREPARE_COMMIT))
@@ -164,7 +164,7 @@ def test_offsets_of_a_prepared_transaction_come_to_count(broker: WatchedBroker, 
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_acknowledged_end_outlives_a_kill_right_behind_it(broker: WatchedBroker, producer: Raw, committed: bool):
+def test_an_acknowledged_end_txn_survives_a_kill(broker: WatchedBroker, producer: Raw, committed: bool):
     expected = []
     for number in range(4):
         assert producer.send("t", b"%d" % number) == NONE

@@ -108,7 +108,7 @@ def test_a_transaction_over_many_brokers_is_seen_whole(brokers: Brokers):
         producer.close()
 
 
-def test_a_transaction_outlives_its_coordinator(brokers: Brokers):
+def test_a_transaction_continues_after_its_coordinator_was_killed(brokers: Brokers):
     """Whichever broker takes over: it goes on, is committed, and its markers reach all leaders."""
     name = topic(brokers, "t", 3)
     producer = ConfluentTransactional(brokers.bootstrap, "x")

@@ -194,7 +194,7 @@ def test_a_record_of_the_first_version_needs_its_partition_added(broker: Served,
     assert read(broker.bootstrap, topic, committed=False) == [b"1"]
 
 
-def test_an_abort_of_nothing_is_answered_with_a_new_epoch(producer: Raw):
+def test_an_abort_without_records_bumps_the_producer_epoch(producer: Raw):
     epoch = producer.epoch
     assert producer.end(committed=False) == NONE
     assert producer.epoch == epoch + 1
@@ -219,13 +219,13 @@ def test_a_producer_recovers_with_the_identity_it_has(producer: Raw, topic: str)
     assert zombie.end(committed=True, version=1) == INVALID_EPOCH
 
 
-def test_partitions_that_do_not_exist_spoil_it_for_the_others(producer: Raw, topic: str):
+def test_add_partitions_to_txn_with_an_unknown_partition_adds_none(producer: Raw, topic: str):
     assert producer.add(topic, 0, 7) == [NOT_ATTEMPTED, UNKNOWN_PARTITION]
     listed = producer.connection.call("list_transactions", 0, producer_id_filters=[producer.producer_id])
     assert [each["transaction_state"] for each in listed["transaction_states"]] == ["Empty"]
 
 
-def test_nonsense_is_refused(connection: Connection, topic: str):
+def test_unknown_producers_and_invalid_timeouts_are_refused(connection: Connection, topic: str):
     stranger = Raw(connection)
     stranger.producer_id, stranger.epoch = 999_999, 0
     assert stranger.add(topic, 0) == [INVALID_MAPPING]
@@ -246,7 +246,7 @@ def test_a_control_batch_or_a_plain_one_inside_a_transaction_is_refused(producer
     assert producer.end(committed=True) == NONE
 
 
-def test_what_only_brokers_may_ask_is_refused_to_clients(connection: Connection, producer: Raw, topic: str):
+def test_inter_broker_transaction_requests_are_refused_to_clients(connection: Connection, producer: Raw, topic: str):
     producer.send(topic)
     marker = {
         "producer_id": producer.producer_id,

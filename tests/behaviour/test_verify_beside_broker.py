@@ -92,7 +92,7 @@ def process(tmp_path):
     started.close()
 
 
-def test_nothing_is_alleged_of_a_healthy_broker_that_is_running_was_killed_or_stopped(process):
+def test_log_verify_reports_nothing_on_a_healthy_broker(process):
     admin = AdminClient({"bootstrap.servers": process.bootstrap})
     created = admin.create_topics([NewTopic(name, 1, 1, config=config) for name, config in TOPICS.items()])
     for each in created.values():

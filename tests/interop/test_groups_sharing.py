@@ -169,7 +169,7 @@ def test_a_cooperative_group_of_different_clients(broker, make_topic, make_group
     assert_each_read_once_by_its_owner(broker, [group], topic, 4, "left")
 
 
-def test_a_group_can_be_looked_at(admin, make_topic, make_group):
+def test_a_group_is_described_and_listed_by_clients(admin, make_topic, make_group):
     group = make_group(make_topic(partitions=2), client="confluent-kafka")
     group.add(2)
     group.settle([1, 1])

@@ -104,7 +104,7 @@ def test_a_group_of_the_java_consumer_commits_and_is_described(tool, topic, fres
     assert row[:4] == [group, topic, "0", "2"]
 
 
-def test_kafkas_dump_tool_reads_our_files(start_broker, tmp_path):
+def test_kafkas_dump_tool_reads_ottla_segments(start_broker, tmp_path):
     broker = start_broker()
     java(
         "org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", broker.bootstrap, "--topic", "dumped",
@@ -158,7 +158,7 @@ def test_kafkas_dump_tool_reads_the_files_of_a_segment_that_is_written_to(start_
     dump(60)
 
 
-def test_what_is_not_there_is_said_as_kafka_says_it(tool, broker, tmp_path):
+def test_missing_topics_and_groups_are_reported_as_by_kafka(tool, broker, tmp_path):
     config = "kafka.admin.ConfigCommand"
     assert "SCRAM" not in tool(config, "--describe", "--entity-type", "users")
     assert tool(config, "--describe", "--entity-type", "clients").strip() == ""

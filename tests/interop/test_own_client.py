@@ -34,7 +34,7 @@ async def read_back(bootstrap: str, topic: str) -> list[Record]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_others_read_what_we_wrote_and_we_read_what_they_wrote(broker, make_topic, client: Client, codec):
+def test_own_client_and_other_clients_read_each_others_records(broker, make_topic, client: Client, codec):
     ours, theirs = make_topic(), make_topic()
     assert run(write(broker.bootstrap, ours, codec)) == list(range(len(RECORDS)))
     assert client.consume(broker.bootstrap, ours, len(RECORDS)) == RECORDS
@@ -59,7 +59,7 @@ def test_a_key_goes_where_the_java_client_sends_it(broker, make_topic):
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_we_share_a_group_with_librdkafka(broker, make_topic, protocol):
+def test_own_client_shares_a_group_with_librdkafka(broker, make_topic, protocol):
     topic = make_topic(4)
     settings = {"group.id": topic, "group.protocol": protocol, "auto.offset.reset": "earliest"}
     if protocol == "classic":

@@ -84,7 +84,7 @@ def test_one_transaction_over_many_partitions_is_seen_whole(
         read_until(broker.bootstrap, topic, [b"yes", b"yes"], partition=partition)
 
 
-def test_an_open_transaction_is_not_seen_and_hides_what_comes_behind_it(
+def test_read_committed_stops_at_an_open_transaction(
     begin: Begin, broker: Served, admin: AdminClient, topic: str, name: str
 ):
     producer = begin(name)
@@ -179,7 +179,7 @@ def test_offsets_in_a_transaction_count_when_it_is_committed(
         consumer.close()
 
 
-def test_unstable_offsets_are_not_told_to_those_who_ask_for_stable_ones(
+def test_offset_fetch_with_require_stable_refuses_unstable_offsets(
     broker: Served, admin: AdminClient, make_topic: MakeTopic, name: str
 ):
     source = make_topic()
@@ -208,7 +208,7 @@ def test_unstable_offsets_are_not_told_to_those_who_ask_for_stable_ones(
         producer.close()
 
 
-def test_transactions_beside_each_other_do_not_mix(begin: Begin, broker: Served, topic: str, name: str):
+def test_concurrent_transactions_are_independent(begin: Begin, broker: Served, topic: str, name: str):
     one, two = begin(f"{name}-1"), begin(f"{name}-2")
     one.begin()
     two.begin()

@@ -77,7 +77,7 @@ class Load(threading.Thread):
 
 
 @pytest.mark.parametrize("store", ["embedded", "zookeeper"])
-def test_every_partition_acknowledges_again_soon_after_its_leader_is_killed(store, tmp_path):
+def test_every_partition_is_writable_soon_after_its_leader_is_killed(store, tmp_path):
     ensemble = Ensemble(tmp_path / "zookeeper", 3, jars=zookeeper_jars()) if store == "zookeeper" else None
     settings = {"zookeeper.session.timeout.ms": str(int(SESSION_S * 1000))}
     with LocalCluster(tmp_path, 3, settings=settings, ensemble=ensemble) as cluster:
@@ -140,5 +140,5 @@ def lost(bootstrap: str, load: Load) -> int:
     return missing
 
 
-def test_the_limits_are_told_from_what_was_measured(tmp_path: Path):
+def test_the_longest_failover_is_computed_per_leader(tmp_path: Path):
     assert longest({0: 1.0, 1: 1.1, 2: 3.0, 3: 3.1}, killed=1.2) == pytest.approx(1.9)

@@ -19,7 +19,7 @@ LIMIT = 300
 
 
 @pytest.mark.timeout(2 * LIMIT)
-def test_nothing_acknowledged_is_lost_doubled_or_reordered_on_either_store():
+def test_no_acknowledged_record_is_lost_duplicated_or_reordered_on_either_store():
     """Both at the same time, each in a process of its own: most of a round is waiting."""
     pytest.importorskip("confluent_kafka")
     stores = ["embedded"]

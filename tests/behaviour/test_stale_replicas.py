@@ -32,7 +32,7 @@ def cut_batches(path: Path, count: int) -> None:
     path.write_bytes(data[:position])
 
 
-def test_what_a_killed_last_leader_lost_of_what_was_committed_is_copied_from_the_others(tmp_path):
+def test_committed_records_lost_by_a_killed_last_leader_are_copied_from_the_others(tmp_path):
     """As after a power cut: the high-watermark checkpoint is all that tells of it."""
     settings = {"replica.high.watermark.checkpoint.interval.ms": "200"}
     with LocalCluster(tmp_path / "brokers", 3, settings=settings) as cluster:
@@ -70,7 +70,7 @@ def put_back_everything(data: Path, aside: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("put_back", [put_back_the_partition, put_back_everything])
-def test_an_older_copy_of_the_last_leaders_files_wins_over_nobody(tmp_path, store, put_back):
+def test_restored_older_files_of_the_last_leader_replace_no_newer_records(tmp_path, store, put_back):
     with LocalCluster(tmp_path / "brokers", 3, ensemble=store) as cluster:
         cluster.start()
         kept = Kept(cluster, 3)
@@ -92,7 +92,7 @@ def test_an_older_copy_of_the_last_leaders_files_wins_over_nobody(tmp_path, stor
 
 
 @pytest.mark.long
-def test_an_older_copy_of_a_partition_without_another_replica_is_named(tmp_path):
+def test_restored_older_files_of_a_single_replica_are_reported(tmp_path):
     with LocalCluster(tmp_path / "brokers", 1) as cluster:
         cluster.start()
         kept = Kept(cluster, 1)
@@ -112,7 +112,7 @@ def test_an_older_copy_of_a_partition_without_another_replica_is_named(tmp_path)
 
 @pytest.mark.long
 @pytest.mark.parametrize("order", [(3, 1, 2), (1, 2, 3)], ids=["first", "last"])
-def test_a_last_leader_with_an_empty_disk_deletes_nothing_of_a_log_that_starts_later(tmp_path, store, order):
+def test_a_last_leader_with_an_empty_disk_does_not_delete_records_of_its_followers(tmp_path, store, order):
     with LocalCluster(tmp_path / "brokers", 3, ensemble=store) as cluster:
         cluster.start()
         kept = Kept(cluster, 3)
@@ -130,7 +130,7 @@ def test_a_last_leader_with_an_empty_disk_deletes_nothing_of_a_log_that_starts_l
 
 
 @pytest.mark.long
-def test_what_others_have_of_a_lost_log_is_used_and_only_the_rest_is_missing(tmp_path):
+def test_a_lost_log_is_restored_from_the_others_and_only_the_rest_is_missing(tmp_path):
     """Also after the loss is accepted, and then nobody misses it any more."""
     with LocalCluster(tmp_path / "brokers", 3) as cluster:
         cluster.start()
@@ -162,7 +162,7 @@ def test_what_others_have_of_a_lost_log_is_used_and_only_the_rest_is_missing(tmp
 
 
 @pytest.mark.long
-def test_a_first_segment_that_is_lost_with_its_manifest_and_the_mark_is_deleted_nowhere(tmp_path):
+def test_a_lost_first_segment_and_manifest_do_not_raise_the_log_start_of_the_others(tmp_path):
     with LocalCluster(tmp_path / "brokers", 3) as cluster:
         cluster.start()
         kept = Kept(cluster, 3)

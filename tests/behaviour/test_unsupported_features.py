@@ -26,7 +26,7 @@ def connection(broker):
 
 
 class TestScramUsers:
-    def test_nobody_is_listed(self, connection):
+    def test_describe_user_scram_credentials_is_empty(self, connection):
         nobody: list[list[dict[str, str]] | None] = [None, []]
         for users in nobody:
             answer = connection.call("describe_user_scram_credentials", 0, users=users)
@@ -47,7 +47,7 @@ class TestScramUsers:
         assert found == [("alice", RESOURCE_NOT_FOUND), ("bob", DUPLICATE_RESOURCE)]
 
     @ours_only
-    def test_none_can_be_made(self, connection):
+    def test_scram_credentials_cannot_be_altered(self, connection):
         upsertions = [{"name": "bob", "mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": b"p"}]
         deletions = [{"name": "alice", "mechanism": 1}]
         answer = connection.call("alter_user_scram_credentials", 0, deletions=deletions, upsertions=upsertions)

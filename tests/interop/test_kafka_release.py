@@ -56,16 +56,16 @@ def not_built() -> set[int]:
     return keys
 
 
-def test_it_looks_like_a_current_release_but_for_what_is_listed(broker):
+def test_clients_take_it_for_a_current_kafka_release(broker):
     served = {key: highest for key, (_, highest) in advertised(broker).items()}
     assert guess(served, BETWEEN_BROKERS | not_built()) == "4.3"
 
 
-def test_the_list_of_what_is_not_built_is_complete_and_has_nothing_that_is(broker):
+def test_the_list_of_apis_not_served_is_exact(broker):
     served = set(advertised(broker))
     assert not_built() == set(KAFKA_4_3) - served - BETWEEN_BROKERS
 
 
-def test_nothing_is_served_that_no_release_has(broker):
+def test_no_api_is_served_that_no_kafka_release_has(broker):
     served = {key: highest for key, (_, highest) in advertised(broker).items()}
     assert all(KAFKA_4_3.get(key, -1) >= highest for key, highest in served.items())

@@ -142,7 +142,7 @@ def test_a_static_member_comes_back_without_a_rebalance(broker, make_topic, grou
     asyncio.run(run())
 
 
-def test_the_place_of_a_static_member_can_be_taken_and_the_first_is_told(broker, make_topic, group):
+def test_a_static_member_is_fenced_by_another_with_its_instance_id(broker, make_topic, group):
     topic = make_topic(partitions=2)
 
     async def run() -> None:
@@ -159,7 +159,7 @@ def test_the_place_of_a_static_member_can_be_taken_and_the_first_is_told(broker,
     asyncio.run(run())
 
 
-def test_a_member_whose_user_stops_polling_makes_room_and_comes_back(broker, make_topic, group):
+def test_a_member_leaves_when_polling_stops_and_rejoins(broker, make_topic, group):
     topic = make_topic(partitions=2)
 
     async def run() -> None:

@@ -132,7 +132,7 @@ def moved(admin: Admin, brokers: list[int]) -> bool:
     return True
 
 
-def test_the_logs_alone_tell_what_happened_in_order_and_in_few_lines(tmp_path: Path) -> None:
+def test_the_log_of_each_broker_has_the_events_in_order_and_in_few_lines(tmp_path: Path) -> None:
     settings = {"zookeeper.session.timeout.ms": "4000", "num.partitions": "1"}
     zookeeper = ensemble(tmp_path / "zookeeper")
     with LocalCluster(tmp_path / "brokers", 3, settings=settings, ensemble=zookeeper) as cluster:
