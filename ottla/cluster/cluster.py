@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
-from ottla.cluster import alter_partition, config_edits, controller, layout, leader_moves, reassignments
+from ottla.cluster import alter_partition, config_edits, controller, elect_leaders, layout, reassignments
 from ottla.cluster import changes as c
 from ottla.cluster.controller_loop import ControllerLoop
 from ottla.cluster.failure_detector import LEASE_SECONDS
@@ -209,7 +209,7 @@ class Cluster:
         self, kind: ElectionKind, partitions: Sequence[tuple[str, int]] | None
     ) -> list[PartitionResult]:
         """Of these partitions (topic, number), or of all that need it."""
-        return await self._decide(lambda image: leader_moves.elect_leaders(image, kind, partitions, self.rules))
+        return await self._decide(lambda image: elect_leaders.elect_leaders(image, kind, partitions, self.rules))
 
     async def alter_reassignments(
         self, wanted: Sequence[Reassignment], *, factor_may_change: bool = True

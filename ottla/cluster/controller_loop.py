@@ -20,9 +20,9 @@ from typing import Final, TypeVar
 
 from ottla.cluster import changes as c
 from ottla.cluster import controller, layout
+from ottla.cluster.elect_leaders import balanced
 from ottla.cluster.elections import PendingWork
 from ottla.cluster.image import Image
-from ottla.cluster.leader_moves import balanced
 from ottla.cluster.model import BrokerRegistration, Endpoint
 from ottla.cluster.persist import STEP_OPS_MAX, Step, steps
 from ottla.cluster.registration import DuplicateBrokerId, clean_since, duplicate_broker_id, id_in_use

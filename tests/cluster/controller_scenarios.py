@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.cluster import alter_partition, config_edits, controller, layout, leader_moves, reassignments
+from ottla.cluster import alter_partition, config_edits, controller, elect_leaders, layout, reassignments
 from ottla.cluster.elections import PendingWork, unfinished
 from ottla.cluster.image import BrokerRegistration, Endpoint, PartitionState
 from ottla.cluster.registration import clean_since
@@ -204,10 +204,10 @@ class ControllerScenario:
 
     def do_elect(self, ref: str, kind: str) -> str | None:
         wanted = None if ref == "all" else [self.named(ref)]
-        return self.decide(leader_moves.elect_leaders(self.world.image, ElectionKind[kind], wanted, self.world.rules))
+        return self.decide(elect_leaders.elect_leaders(self.world.image, ElectionKind[kind], wanted, self.world.rules))
 
     def do_balance(self, percent: str = "10") -> None:
-        self.world.commit(leader_moves.balanced(self.world.image, int(percent)))
+        self.world.commit(elect_leaders.balanced(self.world.image, int(percent)))
 
     def do_move(self, ref: str, replicas: str, *options: str) -> str | None:
         topic, index = self.named(ref)

@@ -1,6 +1,4 @@
-"""The cluster as a broker uses it: founding, registering, topics, configs, producer ids, restarts, two
-brokers.
-"""
+"""The cluster metadata of a broker: creation, registration, topics, configs, producer ids, restarts, two brokers."""
 
 from __future__ import annotations
 

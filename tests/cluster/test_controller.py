@@ -1,6 +1,6 @@
-"""The controller's decisions, as small stories. A line is an act and, after the arrow, what it gives.
+"""The controller's decisions on topics, as text: each line is a request and, after the arrow, its result.
 
-A partition reads leader@leader_epoch in_sync/replicas; `-` stands for no leader. A refusal reads as its code.
+A partition reads leader@leader_epoch in_sync/replicas; `-` means no leader. A refused request reads as its error code.
 """
 
 from __future__ import annotations

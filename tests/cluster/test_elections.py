@@ -1,4 +1,4 @@
-"""Who leads, who is in sync, where replicas are: the controller's decisions, by text scenarios."""
+"""Elections, AlterPartition, controlled shutdown and reassignment: the controller's decisions as text scenarios."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Elections against a model of what lies on whose disk: whatever dies, restarts, loses its tail, drains or moves,
-nobody is elected who lacks an acknowledged record, as long as fewer than min.insync.replicas brokers may have lost it.
+"""Elections against a model of the records on every disk: brokers die, restart, lose the end of their logs, drain and
+move. No elected leader lacks an acknowledged record, as long as fewer than min.insync.replicas brokers have lost it.
 """
 
 from __future__ import annotations

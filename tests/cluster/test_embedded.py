@@ -1,4 +1,4 @@
-"""The embedded store's own promises: clear refusals, sessions that die with their process, crashes between commits."""
+"""The embedded store: files that are refused, sessions that end with their process, crashes between commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that hang: a session on the embedded store ends after its lease, though its lock is still held."""
+"""Processes that hang: a session of the embedded store expires after its lease, although its lock is held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed in a cluster, in sentences: brokers, topics, leaders with the reason, in-sync sets, reassignments."""
+"""The journal: log lines about brokers, topics, leaders with the reason, ISRs and reassignments."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Whose a registration is: a process knows its own, under whatever epoch, from that of another with its id. On every
-store.
-"""
+"""Registration: a process tells its own registration from that of another with its broker id. On every store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller's rules, as the broker's settings give them."""
+"""The controller's rules from the settings of the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every store must do. A new store joins by having a name in `store_url`, and a row in `STORES`."""
+"""The contract of every store. A new store needs a name in `store_url`, and a row in `STORES`."""
 
 from __future__ import annotations
 

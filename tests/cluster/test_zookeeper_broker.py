@@ -1,4 +1,4 @@
-"""A whole broker on ZooKeeper: real clients, restarts, kill -9, the ensemble away, and what lies in its nodes."""
+"""A broker on ZooKeeper: real clients, restarts, kill -9, an unavailable ensemble, and the contents of znodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the address of a ZooKeeper store is read, and what its settings become."""
+"""ZooKeeper options: the address of a store, and the settings."""
 
 from __future__ import annotations
 

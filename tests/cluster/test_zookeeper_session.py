@@ -1,4 +1,4 @@
-"""A start that waits for ZooKeeper does not wait in silence."""
+"""The ZooKeeper session: a start that waits for ZooKeeper logs a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ZooKeeper store's own promises: sessions that expire, servers that die, a loop that hangs, who may do what."""
+"""The ZooKeeper store: sessions that expire, servers that die, a loop that hangs, ACLs."""
 
 from __future__ import annotations
 

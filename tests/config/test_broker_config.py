@@ -1,4 +1,4 @@
-"""The broker's configuration as an object, and how it changes while the broker runs."""
+"""The broker configuration, and dynamic settings."""
 
 import typing
 

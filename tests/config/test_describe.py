@@ -1,4 +1,4 @@
-"""Configurations as DescribeConfigs shows them."""
+"""The rows of DescribeConfigs."""
 
 from ottla.config import ConfigSource, load_broker_config
 from ottla.config.broker_settings import BROKER_SETTINGS

@@ -1,4 +1,4 @@
-"""Where a broker listens and what it advertises."""
+"""Listeners and advertised listeners."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Configuration from flags, environment and file: who wins, what is refused, what is never shown."""
+"""Configuration from flags, environment and file: precedence, invalid settings, secrets."""
 
 import pytest
 

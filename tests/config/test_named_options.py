@@ -1,4 +1,4 @@
-"""Options by name: what was probably meant, and what their texts stand for."""
+"""Options by name: suggestions and parsing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A setting turns text into a value, or says what the text may be."""
+"""Settings: parsing, and errors that say what is allowed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Work in a process of its own: reports come as they are made, and it ends when nobody waits for it."""
+"""Child processes: reports, failures, priority, and their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real disk: lazily opened files, few descriptors, errors that say where."""
+"""The disk of the operating system: files opened on demand, few descriptors, errors with the path."""
 
 from __future__ import annotations
 
