@@ -206,8 +206,8 @@ def _value(name: str, value: Any) -> Any:
 
 def encoded(changes: tuple[Change, ...]) -> bytes:
     """The data of one change node: what one commit changed."""
-    return layout.changes_data([to_json(change) for change in changes])
+    return layout.encode({"version": 1, "changes": [to_json(change) for change in changes]})
 
 
 def decoded(data: bytes) -> tuple[Change, ...]:
-    return tuple(from_json(fields) for fields in layout.changes_of(data))
+    return tuple(from_json(fields) for fields in layout.decode(data)["changes"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import binascii
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ottla.cluster.model import NO_BROKER, BrokerRegistration, Endpoint, PartitionState, Tombstone, with_epochs
@@ -321,12 +321,3 @@ def producer_ids_data(broker: int, block: range) -> bytes:
 def producer_ids_of(data: bytes) -> range:
     payload = decode(data)
     return range(int(payload["block_start"]), int(payload["block_end"]) + 1)
-
-
-def changes_data(changes: Sequence[Mapping[str, object]]) -> bytes:
-    return encode({"version": 1, "changes": changes})
-
-
-def changes_of(data: bytes) -> list[dict[str, Any]]:
-    changes: list[dict[str, Any]] = decode(data)["changes"]
-    return changes

@@ -407,19 +407,16 @@ class RealDisk:
         try:
             os.fsync(fd)
         except OSError as failure:
-            raise self.sync_failed(path, failure) from failure
+            self._sync_failure = SyncFault(str(_fault("sync", path, failure)))
+            if self._on_sync_failure is not None:
+                self._on_sync_failure(self._sync_failure)
+            raise self._sync_failure from failure
 
     def mutex(self) -> threading.Lock:
         return threading.Lock()
 
     def on_sync_failure(self, callback: Callable[[SyncFault], object]) -> None:
         self._on_sync_failure = callback
-
-    def sync_failed(self, path: str, failure: OSError) -> SyncFault:
-        self._sync_failure = SyncFault(str(_fault("sync", path, failure)))
-        if self._on_sync_failure is not None:
-            self._on_sync_failure(self._sync_failure)
-        return self._sync_failure
 
     def check_sync_failure(self) -> None:
         """After a failed fsync every later sync fails: the system may have dropped pages and call the file clean."""
