@@ -242,7 +242,7 @@ def test_a_checkpoint_that_was_cut_is_mended_only_where_nothing_can_be_lost(tmp_
     (checkpoint / "offsets" / "2").write_text('v1\n{"a"')
     refused = repair()
     assert refused.exit_code != 0
-    assert "begin anew" in refused.output
+    assert "restart with ottla pipeline run --full-refresh" in refused.output
     assert (checkpoint / "offsets" / "2").exists()
 
 
@@ -266,7 +266,7 @@ def test_the_commands_need_no_spark(tmp_path):
     file = str(tmp_path / "first.yaml")
     run = lambda *arguments: CliRunner().invoke(cli, ["pipeline", *arguments])  # noqa: E731
     assert run("init", file).exit_code == 0
-    assert "good. 1 source, 2 sinks, exactly-once" in run("validate", file).output
+    assert "valid. 1 source, 2 sinks, exactly-once" in run("validate", file).output
     assert "large: orders (ottla) → picked → ottla first-large" in run("explain", file).output
     compile(run("eject", file).output, "ejected", "exec")
     assert "large: has not run yet" in run("status", file).output
