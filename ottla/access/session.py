@@ -1,7 +1,7 @@
-"""The session of a connection: who is at its other end, and through which listener they came. Pure.
+"""The session of a connection: its principal and its listener. Pure.
 
-A broker is a principal like any other: one that has proved to belong to this cluster (`net.authentication`) may do what
-brokers do among each other (`CLUSTER_ACTION`), and speaks for itself only.
+A broker is a principal like any other: after authentication (`net.authentication`) it may use inter-broker APIs
+(`CLUSTER_ACTION`), for itself only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def broker_principal(broker_id: int) -> Principal:
 
 
 def encode_principal(principal: Principal) -> bytes:
-    """As Kafka's brokers tell each other on whose behalf they forward a request."""
+    """The principal in an Envelope, as Kafka encodes it."""
     data = DefaultPrincipalData(type_=principal.kind, name=principal.name)
     return PRINCIPAL_VERSION.to_bytes(2, "big") + messages.encode(data, PRINCIPAL_VERSION)
 
@@ -41,14 +41,14 @@ def decode_principal(data: bytes) -> Principal:
     version = int.from_bytes(data[:2], "big")
     if version != PRINCIPAL_VERSION:
         raise BadFrame(f"a principal in version {version}")
-    told = messages.decoder_of(DefaultPrincipalData, version)(memoryview(data), 2)
-    assert isinstance(told, DefaultPrincipalData)
-    return Principal(told.type_, told.name)
+    decoded = messages.decoder_of(DefaultPrincipalData, version)(memoryview(data), 2)
+    assert isinstance(decoded, DefaultPrincipalData)
+    return Principal(decoded.type_, decoded.name)
 
 
 class Session:
-    """`broker_id` is that of the broker at the other end, once it has proved to be that; None for everybody else. A
-    forwarded session is that of a client of another broker, which carries its request here (Envelope, KIP-590)."""
+    """`broker_id`: the authenticated broker at the other end; None for clients. A forwarded session is that of a client
+    of another broker, which forwards the request (Envelope, KIP-590)."""
 
     __slots__ = ("address", "broker_id", "forwarded", "listener_name", "principal")
 
@@ -72,7 +72,7 @@ class Session:
         self.principal = broker_principal(broker_id)
 
     def may(self, operation: AclOperation | None) -> bool:
-        """On the cluster as a whole. Without an authorizer everybody may do everything but what brokers do."""
+        """On the cluster. Without an authorizer everything is allowed, except inter-broker APIs for clients."""
         return operation is not AclOperation.CLUSTER_ACTION or self.broker_id is not None
 
     def check_api(self, api: Api, version: int) -> None:
@@ -80,7 +80,7 @@ class Session:
             raise Refused(ErrorCode.cluster_authorization_failed, "Only brokers ask this, and only each other.")
 
     def check_speaks_for(self, broker_id: int) -> None:
-        """Who says that it is a replica moves the high watermark (CVE-2018-1288): not on anybody's mere word. Below 0
-        stands for no broker at all."""
+        """A replica id moves the high watermark (CVE-2018-1288), so only the authenticated broker itself may send it.
+        Below 0: no broker."""
         if broker_id >= 0 and self.broker_id != broker_id:
             raise Refused(ErrorCode.cluster_authorization_failed, "Only a broker can ask this, and only for itself.")

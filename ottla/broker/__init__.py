@@ -1,1 +1,1 @@
-"""One broker: the wiring, the handlers and the housekeeping."""
+"""One broker: composition root, dispatch, handlers, metrics."""

@@ -1,15 +1,15 @@
-"""The composition root: one broker, constructed, started and stopped here. What it does is done by its services.
+"""The composition root: constructs, starts and stops the services of one broker.
 
-    start   take the data directory -> join the cluster -> open the logs -> bind -> register -> follow -> coordinate
+    start   lock the data directory -> join the cluster -> open the logs -> bind -> register -> replicate -> coordinate
             -> accept
-    stop    hand over what is led -> hang up -> leave the cluster -> sync and close the logs -> leave the
-            clean-shutdown mark
+    stop    hand over leadership -> close connections -> leave the cluster -> sync and close the logs -> write the
+            clean-shutdown file
 
-The mark says that nothing needs to be checked at the next start. It carries the broker epoch under which the logs were
-closed, and is taken away as soon as the next start has begun.
+The clean-shutdown file says that no log needs recovery at the next start. It has the broker epoch under which the logs
+were closed, and is removed as soon as the next start has begun.
 
-Changes of the cluster's image reach the services in a fixed order (`_services`): first those that host partitions, then
-those that stand on them.
+Changes of the metadata image reach the services in a fixed order (`_services`): first those that host partitions, then
+those that depend on them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from ottla.coordinator.transaction_coordinator import TransactionCoordinator
 from ottla.coordinator.transaction_verification import TransactionVerifier
 from ottla.errors import Fault, PortTaken, Refused
 from ottla.log import checkpoints
-from ottla.net.limits import Limits
+from ottla.net.connection_limits import NetworkLimits
 from ottla.net.server import Serve, Server
 from ottla.replication.fetch_sessions import FetchSessionCache
 from ottla.replication.isr import IsrManager
@@ -69,15 +69,15 @@ log = logging.getLogger("ottla.broker")
 HAND_OVER_SECONDS_MAX: Final = 30.0
 HAND_OVER_LOOK_SECONDS: Final = 0.02
 DAMAGED_NAMED_MAX: Final = 5000
-"""So many damaged partitions are named in a registration, which has to fit into a node of the store. With more of them
-nothing that the broker held counts."""
+"""How many damaged partitions a registration names, for it has to fit into a node of the store. With more of them the
+stop does not count as clean."""
 
 
 class Broker:
     def __init__(
         self, config: BrokerConfig, runtime: Runtime, *, intercept: Callable[[Serve], Serve] | None = None
     ) -> None:
-        """`intercept`: for tests, which let requests fail before they are served."""
+        """`intercept`: for tests, which inject errors before requests are served."""
         self.id = config.broker_id
         self.runtime = runtime
         self.live_config = live = LiveConfig(config)
@@ -127,12 +127,12 @@ class Broker:
         if intercept is not None:
             self._server.serve = intercept(self._server.serve)
         self.listeners: list[Listener] = []
-        """Where clients come in."""
+        """The listeners for clients."""
         self._lock: Lock | None = None
         self.serving = False
         """From the end of the start to the beginning of the stop."""
         self.fatal_error: asyncio.Future[Fault]
-        """Done when this broker must not go on."""
+        """Done when this broker has to end."""
 
     def _context(self, topics: TopicCreation, marker_writer: MarkerWriter) -> Context:
         config = self.config
@@ -166,9 +166,9 @@ class Broker:
         )
 
     def _listening(self, dispatch: Dispatch) -> tuple[Server, Status | None]:
-        """What serves clients, and what tells of it if anybody wants to know."""
+        """The network server, and the status server if `ottla.metrics.port` is set."""
         config = self.live_config.current
-        limits = Limits.of(config)
+        limits = NetworkLimits.of(config)
         if config.ottla_metrics_port is None:
             return Server(self.runtime, dispatch.serve, limits, self.delayed), None
         requests = RequestMeters(dispatch.apis, self.runtime.stopwatch)
@@ -245,7 +245,7 @@ class Broker:
         self.serving = True
 
     async def _open_logs(self, mark: checkpoints.CleanShutdown | None) -> None:
-        """As the image has them; it may move on meanwhile, and what it was told in that time is made up for."""
+        """Open the logs of the image; changes of the image meanwhile are applied afterwards."""
         loaded, began = self.image, self.runtime.now()
         await self.replicas.load(loaded, mark)
         self.events.recovered(self.runtime.now() - began, clean=mark is not None)
@@ -266,7 +266,7 @@ class Broker:
         return [*self.listeners, *await self.peers.listen(self._server)]
 
     def _check_min_in_sync(self) -> None:
-        """A value that this broker was started with and that nobody heeds any more: the cluster has its own."""
+        """Warn of a min.insync.replicas in this broker's configuration that the cluster's value overrides."""
         mine, ours = self.config.started_with(MIN_IN_SYNC), self.config.min_insync_replicas
         if self.config.was_started_with(MIN_IN_SYNC) and mine != ours:
             log.warning(
@@ -275,7 +275,7 @@ class Broker:
             )  # fmt: skip
 
     async def stop(self) -> None:
-        """Leave everything so that the next start is quick and nothing is missing."""
+        """Controlled shutdown: nothing is lost, and the next start needs no recovery."""
         self.serving = False
         if self.config.controlled_shutdown_enable:
             await self._hand_over()
@@ -302,7 +302,7 @@ class Broker:
         self.events.stopped(clean=clean)
 
     async def _hand_over(self) -> None:
-        """Let others lead what they can lead; whoever produces here finds them before this broker is gone."""
+        """Move leadership to other brokers; clients find the new leaders before this broker stops."""
         deadline = self.runtime.now() + HAND_OVER_SECONDS_MAX
         try:
             await self.cluster.drain()
@@ -315,18 +315,18 @@ class Broker:
             log.warning("broker %d stops without handing over: %s", self.id, failure)
 
     def _replaced(self, fault: Fault) -> None:
-        """Another process is this broker: from now on it leads, and this one must not."""
+        """Another process has registered with this broker id: this one must not lead any more."""
         self.replicas.expelled()
         self.fail(fault)
 
     def fail(self, fault: Fault) -> None:
-        """Something broke that makes every promise of this broker worthless: whoever runs it ends it (`abandon`)."""
+        """A fatal error: the process has to end (`abandon`)."""
         self.serving = False
         if not self.fatal_error.done():
             self.fatal_error.set_result(fault)
 
     async def abandon(self) -> None:
-        """Starting failed, or going on did: let go of what was taken, and call nothing clean."""
+        """After a failed start or a fatal error: release everything, without a clean shutdown."""
         if self._status is not None:
             await self._status.close()
         self.peers.close()
@@ -337,11 +337,11 @@ class Broker:
 
     async def _leave_cluster(self) -> None:
         await self.cluster.close()
-        self.events.tell()
+        self.events.flush()
         self.disk_errors.close()
         self.replica_manager.close()
 
-    # What the cluster agrees on.
+    # Metadata.
 
     def _image_changed(self, old: Image, new: Image, change: c.Change) -> None:
         if old.brokers is not new.brokers:
@@ -352,8 +352,8 @@ class Broker:
             service.image_changed(old, new, change)
 
     def _configure(self) -> None:
-        """Take up what was set for all brokers and for this one. It was checked against the controller's own settings:
-        what cannot be beside this broker's is no reason to stop it."""
+        """Apply the dynamic settings of all brokers and of this one. The controller has checked them against its own
+        settings; if they do not fit to this broker's, it goes on with its current ones."""
         configs = self.image.broker_configs
         try:
             self.live_config.current = self.config.with_dynamic(
@@ -362,5 +362,5 @@ class Broker:
         except BadConfig as bad:
             log.error("broker %d goes on with the settings it has: %s", self.id, "; ".join(bad.problems))
         self.cluster.rules = rules_of(self.config, configs)
-        self._server.limits = Limits.of(self.config)
+        self._server.limits = NetworkLimits.of(self.config)
         self.replica_manager.configure()

@@ -1,4 +1,4 @@
-"""What handlers and the broker's own chores may use: the services of one broker, by name."""
+"""Context: the services of one broker by name, for handlers, metrics and status."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Context:
     log_manager: LogManager
     scrubber: Scrubber
     serve_forwarded: Callable[[memoryview, Session], Awaitable[bytes]] = field(init=False)
-    """A whole request of another broker's client, and the whole response (`dispatch`)."""
+    """Serves a request that another broker forwards: whole request in, whole response out (`dispatch`)."""
 
     @property
     def config(self) -> BrokerConfig:

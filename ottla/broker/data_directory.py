@@ -1,5 +1,4 @@
-"""What a broker asks of its data directory before it opens a log in it: whose it is, and whether the stop before this
-start was a clean one."""
+"""Checks of the data directory before logs are opened: its owner (`meta.properties`), and the clean-shutdown file."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ log = logging.getLogger("ottla.broker")
 
 
 def take_mark(disk: Disk, config: BrokerConfig, image: Image, replicas: Replicas) -> checkpoints.CleanShutdown | None:
-    """The mark of the clean stop before this start, if it proves one. One that is older than the last registration that
-    the cluster knows of this broker came with an older copy of the data directory: no log in it counts for anything."""
+    """The clean-shutdown file, if the last stop was clean. One that is older than the last registration of this broker
+    in the cluster comes from an old copy of the data directory: no log in it counts."""
     mark = checkpoints.take_clean_shutdown(disk, config.data_dir)
     if mark is None:
         return None
     if mark.epoch == NO_EPOCH:
         log.warning(
-            "%s/%s tells nothing of a clean stop: it is damaged, or another release wrote it. The logs are checked as "
-            "after a stop that was not clean.", config.data_dir, checkpoints.CLEAN_SHUTDOWN,
+            "%s/%s does not show a clean stop: it is damaged, or another release wrote it. The logs are checked as "
+            "after an unclean stop.", config.data_dir, checkpoints.CLEAN_SHUTDOWN,
         )  # fmt: skip
         return None
     known = last_known_epoch(image, config.broker_id)
@@ -43,7 +42,7 @@ def take_mark(disk: Disk, config: BrokerConfig, image: Image, replicas: Replicas
 
 
 def check_owner(disk: Disk, config: BrokerConfig, image: Image | None) -> None:
-    """Data of another cluster, another broker or a newer release is not touched. `image`: None before the store is
+    """Refuse data of another cluster, another broker or a newer release. `image`: None before the store is
     open; then only the cluster is not compared yet."""
     directory, broker_id = config.data_dir, config.broker_id
     try:

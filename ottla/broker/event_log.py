@@ -1,7 +1,7 @@
-"""The broker's log as its operator reads it: the start, what changes in the cluster, the stop.
+"""The broker's log for operators: start, changes of the cluster, stop.
 
-What happens to the whole cluster is told by the controller, so that it stands in one log; the others tell it at the
-level DEBUG. What happens at the same time is told together (`ottla.cluster.journal`).
+Changes of the cluster are logged by the controller, so that they are in one log; other brokers log them at level DEBUG.
+Changes at the same time are logged together (`ottla.cluster.journal`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("ottla.broker")
 cluster_log = logging.getLogger("ottla.cluster")
 
 GATHER_SECONDS: Final = 0.2
-"""So long changes are gathered before they are told. A failover of thousands of partitions takes many commits."""
+"""How long changes are gathered before they are logged. A failover of thousands of partitions takes many commits."""
 
 
 def _absolute(store: str) -> str:
@@ -35,7 +35,7 @@ def _absolute(store: str) -> str:
 
 class EventLog:
     def __init__(self, runtime: Runtime, config: BrokerConfig, cluster: Cluster, replicas: Replicas) -> None:
-        """`config`: as the broker was started with."""
+        """`config`: as at the start of the broker."""
         self._runtime = runtime
         self._config = config
         self._cluster = cluster
@@ -61,7 +61,7 @@ class EventLog:
         )  # fmt: skip
 
     def recovered(self, seconds: float, *, clean: bool) -> None:
-        """What opening the logs took. What was found wrong with one stands in a line of its own."""
+        """The result of opening the logs. Each damaged log has a line of its own."""
         found = [partition.recovery for partition in self._replicas]
         checked = [each for each in found if not each.clean]
         if not found:
@@ -92,14 +92,14 @@ class EventLog:
     def image_changed(self, old: Image, new: Image, change: c.Change) -> None:
         self._journal.note(old, change)
         if self._timer is None:
-            self._timer = self._runtime.call_at(self._runtime.now() + GATHER_SECONDS, self.tell)
+            self._timer = self._runtime.call_at(self._runtime.now() + GATHER_SECONDS, self.flush)
 
-    def tell(self) -> None:
+    def flush(self) -> None:
         self.close()
         image = self._cluster.image
         controls = image.controller_id == self._config.broker_id
         for event in self._journal.events(image):
-            # The text is the template, too: no line of the journal repeats another (see `ottla.logs`).
+            # The text is the template, too: lines of the journal differ (see `ottla.logs`).
             cluster_log.log(event.level if controls else logging.DEBUG, event.text)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The process around a broker: loop, signals, and the exit code."""
+"""The broker process: event loop, signals, exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ready = Callable[[list[Listener]], None]
 
 
 def run(config: BrokerConfig, ready: Ready) -> int:
-    """Serve until SIGTERM or SIGINT; `ready` is told where, once clients may come. Blocks."""
+    """Serve until SIGTERM or SIGINT; `ready` is called with the listeners once clients are accepted. Blocks."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(config, ready))
 
@@ -41,19 +41,19 @@ async def _serve(config: BrokerConfig, ready: Ready) -> int:
     loop = asyncio.get_running_loop()
     why: list[str] = []
 
-    def told_to_stop(number: signal.Signals) -> None:
+    def on_signal(number: signal.Signals) -> None:
         why.append(number.name)
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told_to_stop, number)
+        loop.add_signal_handler(number, on_signal, number)
     try:
         await broker.start()
     except Fault:
         await broker.abandon()
         await runtime.close()
         raise
-    # What start-up made stays for good: the collector need not look at it again.
+    # Objects made at start-up stay: garbage collection need not scan them again.
     gc.collect()
     gc.freeze()
     ready(broker.listeners)

@@ -1,8 +1,8 @@
-"""What Metadata answers beside the image: encoded answers about all topics, and brokers that left a moment ago.
+"""Metadata cache: encoded responses for all topics, and brokers that were removed a moment ago.
 
-librdkafka takes a broker that Metadata does not name for decommissioned, and lets the partitions it led rest until its
-next look at all topics, up to a second later. Told of their new leaders while the old one is still named, it moves them
-at once. Nobody is sent to a broker that has left: it leads nothing.
+librdkafka treats a broker that is missing in Metadata as decommissioned, and then looks for the new leaders of its
+partitions up to a second later. If the old broker is still listed with the new leaders, it switches at once. No client
+is sent to a removed broker: it leads nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.wire.error_codes import ErrorCounts
 LINGER_SECONDS: Final = 2.0
 
 Key = tuple[int, str, tuple[bool, bool]]
-"""The version of the request, the listener, and which authorized operations are asked for."""
+"""Version, listener, and which authorized operations are included."""
 Answer = tuple[bytes, ErrorCounts]
 
 
@@ -27,7 +27,7 @@ class RecentlyRemovedBrokers:
     def note(
         self, before: Mapping[int, BrokerRegistration], after: Mapping[int, BrokerRegistration], now: float
     ) -> None:
-        """Compare who was there with who is."""
+        """Compare the brokers before and after a change."""
         for broker_id, broker in before.items():
             if broker_id not in after:
                 self._until[broker_id] = (now + LINGER_SECONDS, broker)
@@ -35,15 +35,15 @@ class RecentlyRemovedBrokers:
             self._until.pop(broker_id, None)
 
     def named(self, now: float) -> tuple[BrokerRegistration, ...]:
-        """Those whose time is not up."""
+        """Those that are still listed."""
         if self._until:
             self._until = {key: value for key, value in self._until.items() if value[0] > now}
         return tuple(broker for _, broker in self._until.values())
 
 
 class MetadataCache:
-    """Answers about all topics are costly with thousands of partitions, and asked for often: they are kept encoded
-    until the image changes."""
+    """Responses for all topics are costly with thousands of partitions, and frequent: they are kept encoded until the
+    image changes."""
 
     def __init__(self) -> None:
         self.removed: Final = RecentlyRemovedBrokers()

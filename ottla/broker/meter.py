@@ -1,4 +1,4 @@
-"""How long things take, counted at next to no cost: an addition, and a bucket that the number's own exponent names."""
+"""Histograms of durations; one observation costs an addition and a bucket by the exponent of the float."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.net.server import Connection, Pending, Reply, Serve
 from ottla.wire.apis import Api
 
 BOUNDS: Final = tuple(range(-14, 5, 2))
-"""Upper bounds that are told, as powers of two in seconds: 61 microseconds, 244 …, 16 seconds."""
+"""Upper bounds that are reported, as powers of two in seconds: 61 microseconds, 244 …, 16 seconds."""
 _LEAST: Final = 2.0**-31  # seconds: nothing is shorter
 _POWERS: Final = 64
 """Up to 2 to the 33rd seconds: nothing is longer."""
@@ -39,8 +39,8 @@ class Meter:
 
 
 class RequestMeters:
-    """A meter for each API, around whatever serves requests. A request ends when its answer is there: a Fetch that
-    waits for records counts with its wait, as in Kafka."""
+    """A meter for each API. A request ends when its response is ready: a Fetch that waits for records counts with its
+    wait, as in Kafka."""
 
     def __init__(self, apis: list[Api], clock: Callable[[], float]) -> None:
         assert all(api.key < 256 for api in apis), "the low byte of a key is taken for the key"
@@ -54,7 +54,7 @@ class RequestMeters:
         def measured(connection: Connection, frame: memoryview) -> Reply | Pending:
             began = clock()
             key = frame[1]
-            reply = serve(connection, frame)  # a key that is not served does not come back
+            reply = serve(connection, frame)  # raises for a key that is not served
             if isinstance(reply, Pending) and not reply.resolved:
                 meter = meters[key]
                 reply.ended = lambda: meter.note(clock() - began)

@@ -1,10 +1,10 @@
-"""What a broker says of itself to Prometheus, under the names that kafka_exporter made known where it has them.
+"""Metrics of a broker for Prometheus, with the names of kafka_exporter where it has them.
 
-Each thing is told by one broker, so that sums over all brokers are right: a partition by its leader, or by the
-controller when nobody leads it; a group by its coordinator; a log's size by each broker that holds a copy. What every
-broker knows (`kafka_brokers`, `kafka_topic_partitions`) every broker tells: views that differ are worth seeing.
+Each sample is reported by one broker, so that sums over all brokers are right: a partition by its leader, or by the
+controller if it has none; a group by its coordinator; the size of a log by each broker with a replica. Metadata
+(`kafka_brokers`, `kafka_topic_partitions`) is reported by every broker: differences are worth seeing.
 
-A page may have a hundred thousand lines. It is made in slices, between which the loop serves others.
+A page may have a hundred thousand lines. It is made in slices, between which the loop serves requests.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from ottla.wire.schema.list_offsets import (
 )
 
 SLICE: Final = 200
-"""Partitions or offsets between two turns of the loop: about two milliseconds."""
+"""Partitions or offsets in one loop iteration: about two milliseconds."""
 ASK_SECONDS_MAX: Final = 2.0
-"""How long a page waits for another broker to say where its partitions end."""
+"""How long a page waits for the high watermarks of another broker."""
 LATEST: Final = -1
-NOBODY: Final = -1
+NO_REPLICA: Final = -1
 
 Ends = dict[tuple[str, int], int]
 
 
 class Metrics:
-    """Makes pages. `requests`, `errors` (by API) and `loop_lag` are filled by others."""
+    """Makes pages. `requests`, `errors` (by API) and `loop_lag` are updated elsewhere."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class Metrics:
     # This process.
 
     def _process(self, families: Families) -> None:
-        told = families.gauge("ottla_build_info", "The version of this broker.")
-        told.add(1, labels(version=__version__))
+        build = families.gauge("ottla_build_info", "The version of this broker.")
+        build.add(1, labels(version=__version__))
         memory = families.gauge("process_resident_memory_bytes", "Memory in use.")
         memory.add(process.resident_bytes())
         families.counter("process_cpu_seconds_total", "Processor time used.").add(process.cpu_seconds())
@@ -143,13 +143,13 @@ class Metrics:
         for topic in image.topics.values():
             partitions.add(len(topic.partitions), labels(topic=topic.name))
             for index, partition in enumerate(topic.partitions):
-                if self._tells(image, partition):
+                if self._reports(image, partition):
                     self._partition(families, topic.name, index, partition)
                 count += 1
                 if count % SLICE == 0:
                     yield
 
-    def _tells(self, image: Image, partition: PartitionState) -> bool:
+    def _reports(self, image: Image, partition: PartitionState) -> bool:
         if partition.leader == NO_BROKER:
             return image.controller_id == self._context.id
         return partition.leader == self._context.id
@@ -220,11 +220,11 @@ class Metrics:
         current = families.gauge("kafka_consumergroup_current_offset", "The offset a group has committed.")
         lag = families.gauge("kafka_consumergroup_lag", "Records that a group has not read yet.")
         lag_sum = families.gauge("kafka_consumergroup_lag_sum", "Records of a topic that a group has not read yet.")
-        figures = [each for shard in self._context.groups.active() for each in shard.machine.figures()]
+        stats = [each for shard in self._context.groups.active() for each in shard.machine.stats()]
         await asyncio.sleep(0)
-        ends = await self._ends({(topic, index) for _, _, commits in figures for topic, index, _ in commits})
+        ends = await self._ends({(topic, index) for _, _, commits in stats for topic, index, _ in commits})
         count = 0
-        for group_id, member_count, commits in figures:
+        for group_id, member_count, commits in stats:
             members.add(member_count, labels(consumergroup=group_id))
             behind: dict[str, int] = {}
             for topic, index, offset in commits:
@@ -240,7 +240,7 @@ class Metrics:
                 lag_sum.add(records, labels(consumergroup=group_id, topic=topic))
 
     async def _ends(self, wanted: set[tuple[str, int]]) -> Ends:
-        """Where these partitions end: what is led here is known here, the others' leaders are asked."""
+        """The high watermarks of these partitions; for those led elsewhere their leaders are asked."""
         ends: Ends = {}
         elsewhere: dict[int, dict[str, list[int]]] = {}
         for topic, index in sorted(wanted):
@@ -264,11 +264,11 @@ class Metrics:
             )
             for topic, indexes in wanted.items()
         ]
-        message = ListOffsetsRequest(replica_id=NOBODY, topics=topics)
+        message = ListOffsetsRequest(replica_id=NO_REPLICA, topics=topics)
         try:
             answer = await self._context.peers.call(leader, message, ListOffsetsResponse, timeout_s=ASK_SECONDS_MAX)
         except Fault:
-            return {}  # what is not known is not told
+            return {}  # unknown lags are left out
         return {
             (topic.name, found.partition_index): found.offset
             for topic in answer.topics
@@ -278,7 +278,7 @@ class Metrics:
 
 
 def error_name(code: int) -> str:
-    """As Kafka spells it."""
+    """Kafka's name."""
     try:
         return ErrorCode(code).name.upper()
     except ValueError:

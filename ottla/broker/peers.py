@@ -1,12 +1,12 @@
-"""The other brokers, as this one talks to them.
+"""Connections to the other brokers.
 
-A fetch loop opens a connection of its own. Everything else goes over shared ones, in three lanes to each broker: a
-connection is served in order, so what waits for replication must not stand before what makes replication move, and what
-clients sent before neither. A lane is connected when it is first used, and again, with growing pauses, after it broke;
-when its broker leaves the cluster or comes back as another registration, it is closed.
+Replica fetchers open connections of their own. All other requests use shared connections, in three lanes to each
+broker: requests of a connection are served in order, so a request that waits for replication must not be before one
+that lets replication proceed, and neither may a forwarded request of a client. A lane is connected on first use and
+reconnected with growing backoff; it is closed when its broker leaves the cluster or registers again.
 
-A broker's address is the one it registered for the listener that brokers use. Who is connected to is asked to prove who
-it is, so an address that somebody else has taken meanwhile does no harm.
+The address is the one that the broker has registered for the inter-broker listener. Both sides authenticate, so an
+address that another process has taken does no harm.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ log = logging.getLogger("ottla.broker.peers")
 
 R = TypeVar("R", bound=Message)
 
-PAUSE_S_MIN: Final = 0.05
-PAUSE_S_MAX: Final = 1.0
+BACKOFF_S_MIN: Final = 0.05
+BACKOFF_S_MAX: Final = 1.0
 
 
 class Lane(Enum):
     peers = "peers"
-    """What brokers ask each other; may wait for replication."""
+    """Requests between brokers that may wait for replication."""
     controller = "controller"
-    """What brokers ask the controller for replication to go on; never waits for anything."""
+    """Requests to the controller that replication needs; they never wait."""
     clients = "clients"
-    """What clients asked and this broker cannot do."""
+    """Forwarded requests of clients."""
 
 
 class _Line:
-    """A shared connection to one broker: there, being made, or due to be tried again."""
+    """A shared connection to one broker: open, opening, or waiting for its backoff."""
 
     __slots__ = ("broker_epoch", "connection", "failures", "opening", "retry_at")
 
@@ -76,7 +76,7 @@ class AskHere(Protocol):
 class BrokerPeers:
     def __init__(self, runtime: Runtime, config: LiveConfig, cluster: Cluster) -> None:
         self.ask_here: AskHere
-        """Lets this broker's own handler answer, as another broker's would."""
+        """Serves a request by this broker's own handler."""
         self._runtime = runtime
         self._config = config
         self._cluster = cluster
@@ -84,7 +84,7 @@ class BrokerPeers:
         self._closed = False
 
     async def listen(self, server: Server) -> list[Listener]:
-        """Take brokers in from now on. The listener that was bound for that, if it is none of those for clients."""
+        """Accept other brokers. The listener that was bound for them, if they do not share one with clients."""
         own = self._config.current.inter_broker_endpoint
         if own in self._config.current.endpoints:
             return []
@@ -98,18 +98,18 @@ class BrokerPeers:
 
     @property
     def identity(self) -> BrokerIdentity:
-        """What this broker proves itself with."""
+        """For inter-broker authentication."""
         return BrokerIdentity(self._config.current.broker_id, self._cluster.secret)
 
     async def open(self, broker_id: int) -> OutboundConnection:
-        """A new connection to a broker; whoever asks closes it. Raises Unreached."""
+        """A new connection to a broker; the caller closes it. Raises Unreached."""
         host, port = self._address(broker_id)
         connection = await open_to_broker(self._runtime, host, port, self.identity, broker_id)
         connection.on_lost = self._lost
         return connection
 
     def _lost(self, lost: PeerLost) -> None:
-        """Unless it was closed here, the broker at the other end may be gone."""
+        """If the peer has closed it, that broker may be gone."""
         if lost.kind is Loss.CLOSED:
             self._cluster.expedite()
 
@@ -122,14 +122,15 @@ class BrokerPeers:
         timeout_s: float = CALL_TIMEOUT_S,
         lane: Lane = Lane.peers,
     ) -> R:
-        """Ask a broker. Raises PeerLost; if it is Unreached, nothing was asked."""
+        """Send a request to a broker. Raises PeerLost; Unreached: the request was not sent."""
         connection = await self._connected(broker_id, lane, timeout_s)
         return await connection.call(message, answer, timeout_s)
 
     async def ask_controller(
         self, message: Message, answer: type[R], *, timeout_s: float = CALL_TIMEOUT_S, lane: Lane = Lane.controller
     ) -> R:
-        """Ask whoever is controller, be it this broker. Raises Refused(not_controller) when nobody is."""
+        """Send a request to the controller, which may be this broker. Raises Refused(not_controller) if there is
+        none."""
         controller_id = self.controller_id
         if controller_id == self._config.current.broker_id:
             return await self.ask_here(message, answer)
@@ -145,15 +146,15 @@ class BrokerPeers:
         *,
         timeout_s: float,
     ) -> memoryview:
-        """Have the controller, which is another broker, answer what a client sent here (Envelope, KIP-590): it is told
-        who the client is. The body of its answer. Raises Refused(not_controller) if it is not the controller."""
+        """Forward a client's request to the controller, another broker, with the client's principal (Envelope,
+        KIP-590). The body of its response. Raises Refused(not_controller) if it is not the controller."""
         controller_id = self.controller_id
         if controller_id == self._config.current.broker_id:
             raise Refused(ErrorCode.not_controller, "This broker is about to be, or was just now, the controller.")
         connection = await self._connected(controller_id, Lane.clients, timeout_s)
         if not connection.speaks(api_key, version):
             raise Refused(ErrorCode.unsupported_version, "The controller does not speak this version yet.")
-        if not connection.speaks(ENVELOPE, 0):  # it is of an earlier release, which knows no principals
+        if not connection.speaks(ENVELOPE, 0):  # an earlier release, without principals
             return await connection.call_raw(api_key, version, [body], timeout_s)
         request = EnvelopeRequest(
             request_data=request_header(api_key, version, 0, client_id) + body,
@@ -169,7 +170,7 @@ class BrokerPeers:
 
     @property
     def controller_id(self) -> int:
-        """The controller, as far as this broker knows. Raises Refused(not_controller) when it knows of none."""
+        """The controller in this broker's image. Raises Refused(not_controller) if there is none."""
         controller_id = self._cluster.image.controller_id
         if controller_id == NO_BROKER:
             raise Refused(ErrorCode.not_controller, "The cluster has no controller at the moment.")
@@ -191,7 +192,7 @@ class BrokerPeers:
     # Shared connections.
 
     async def _connected(self, broker_id: int, lane: Lane, timeout_s: float) -> OutboundConnection:
-        """The lane's connection, made if need be; those who come meanwhile wait for the same attempt."""
+        """The lane's connection, opened if necessary; concurrent callers wait for the same attempt."""
         if self._closed:
             raise Unreached("this broker is stopping")
         line = self._line(broker_id, lane)
@@ -221,13 +222,13 @@ class BrokerPeers:
         return line
 
     def _stale(self, connection: OutboundConnection) -> bool:
-        """Unused for so long that the other side may be about to close it."""
+        """Idle for so long that the peer may be about to close it (`connections.max.idle.ms`)."""
         idle_ms_max = self._config.current.connections_max_idle_ms
         unused_ms = (self._runtime.now() - connection.used_at) * 1000
         return connection.idle and 0 <= idle_ms_max <= unused_ms * 2
 
     async def _open_line(self, broker_id: int, line: _Line) -> OutboundConnection | PeerLost:
-        """The failure is returned: it is for those who wait, if there is anybody left."""
+        """A failure is returned, not raised: perhaps no caller waits any more."""
         try:
             if line.connection is not None:
                 line.connection.close()
@@ -235,9 +236,9 @@ class BrokerPeers:
             await asyncio.sleep(max(0.0, line.retry_at - self._runtime.now()))
             line.connection = await self.open(broker_id)
         except PeerLost as lost:
-            pause = min(PAUSE_S_MIN * 2**line.failures, PAUSE_S_MAX)
+            backoff = min(BACKOFF_S_MIN * 2**line.failures, BACKOFF_S_MAX)
             line.failures = min(line.failures + 1, 16)
-            line.retry_at = self._runtime.now() + pause
+            line.retry_at = self._runtime.now() + backoff
             return lost
         else:
             line.failures = 0
@@ -246,7 +247,7 @@ class BrokerPeers:
             line.opening = None
 
     def image_changed(self, old: Image, new: Image, change: c.Change) -> None:
-        """Whoever left, or came back, is not at the other end of what was opened before."""
+        """Close connections to brokers that have left or registered again."""
         if isinstance(change, c.BrokerGone | c.BrokerRegistered | c.ControllerChanged):
             for key, line in list(self._lines.items()):
                 live = new.brokers.get(key[0])

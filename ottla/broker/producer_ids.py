@@ -1,4 +1,4 @@
-"""Producer ids, from a block that is this broker's alone; the next block is taken when it is used up."""
+"""Producer ids, from a block of this broker; the next block is allocated when it is used up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text format that Prometheus reads, version 0.0.4: families of samples, each family in one piece; pure."""
+"""Prometheus text format 0.0.4: metric families with their samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def labels(**values: object) -> str:
 
 
 class Family:
-    """One metric and its samples, which are lines already: there may be a hundred thousand of them."""
+    """One metric and its samples, as lines: there may be a hundred thousand."""
 
     __slots__ = ("_head", "_lines", "_name")
 
@@ -48,7 +48,7 @@ class Family:
 
 
 class Families:
-    """All of one answer, in the order in which they were first named."""
+    """All metrics of one page, in order of first use."""
 
     def __init__(self) -> None:
         self._families: dict[str, Family] = {}

@@ -1,11 +1,11 @@
-"""One port for those who look after a broker: /metrics, /healthz, /readyz.
+"""The status port: /metrics, /healthz, /readyz.
 
-    /healthz           200 while the loop runs: whoever gets no answer may kill the process
-    /readyz            200 while the broker serves; 503 while it starts, stops, or is held for dead by the store
-    /readyz/in-sync    as /readyz, and every replica here is in its partition's in-sync set: the moment from which the
-                       next broker may be restarted
+    /healthz           200 while the loop runs; without an answer the process may be killed
+    /readyz            200 while the broker serves; 503 while it starts, stops, or its session has expired
+    /readyz/in-sync    like /readyz, and every replica here is in the ISR of its partition: the next broker may be
+                       restarted
 
-It is open before the logs are, for opening them may take a while.
+It is open before the logs are, for opening logs may take long.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from ottla.wire.error_codes import ErrorCounts
 
 log = logging.getLogger("ottla.status")
 
-LAG_LOOK_SECONDS: Final = 0.25
+LAG_CHECK_SECONDS: Final = 0.25
 REPLICAS_NAMED_MAX: Final = 20
 
 
 class Status:
-    """Nothing is opened, measured or timed unless `ottla.metrics.port` is set."""
+    """Exists only if `ottla.metrics.port` is set; otherwise nothing is measured."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Status:
         await self._http.close()
 
     def _measure_lag_later(self) -> None:
-        due = self._runtime.now() + LAG_LOOK_SECONDS
+        due = self._runtime.now() + LAG_CHECK_SECONDS
         self._timer = self._runtime.call_at(due, self._measure_lag, due)
 
     def _measure_lag(self, due: float) -> None:
@@ -95,7 +95,7 @@ class Status:
         return refusal(HTTPStatus.NOT_FOUND)
 
     async def _gathered(self) -> bytes:
-        """Whoever comes while a page is being made gets the same one: many scrapers cost no more than one."""
+        """Concurrent scrapers get the same page: many cost no more than one."""
         if self._gathering is None or self._gathering.done():
             self._gathering = self._runtime.spawn(self._metrics.page(serving=self._is_serving()), name="metrics")
         return await asyncio.shield(self._gathering)

@@ -1,4 +1,4 @@
-"""Topics that this broker has made on its own account: internal ones, and those that clients ask Metadata for."""
+"""Topic creation on behalf of this broker: internal topics, and automatic creation by Metadata."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TopicCreation:
         self._peers = peers
 
     async def create(self, specs: Sequence[TopicSpec]) -> list[TopicResult]:
-        """Have topics, each named once, made by whoever is controller. Whatever goes wrong is in the results."""
+        """Create topics through the controller; errors are in the results. Each topic is named once."""
         try:
             if self._cluster.is_controller:
                 return await self._cluster.create_topics(specs)
@@ -51,7 +51,7 @@ class TopicCreation:
 
 
 async def catch_up(cluster: Cluster) -> None:
-    """What was just done shall be seen here, if the store lets us see anything."""
+    """Wait until this broker's image has what the controller has just done."""
     try:
         await cluster.catch_up()
     except Fault as fault:

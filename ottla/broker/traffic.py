@@ -1,7 +1,7 @@
-"""Traffic by topic, as clients cause it: bytes and records that Produce brings and Fetch takes.
+"""Traffic counters by topic: bytes and records of Produce and Fetch of clients.
 
-The number of topics that are counted by name is limited (`ottla.metrics.topics.max`): each is four time series. Topics
-beyond the limit are counted together, and stay there, so that no counter ever goes back.
+The number of topics with counters of their own is limited (`ottla.metrics.topics.max`): each has four time series.
+Other topics share one counter, and stay there, so that no counter ever decreases.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OTHERS: Final = "(others)"
 
 
 class Traffic:
-    """Counters of one topic, or of all that have none of their own."""
+    """Counters of one topic, or of all topics beyond the limit."""
 
     __slots__ = ("bytes_in", "bytes_out", "records_in", "records_out")
 

@@ -1,1 +1,1 @@
-"""Groups and what they remember: pure machines over the partitions of internal topics."""
+"""Group and transaction coordinators: pure state machines over the partitions of internal topics."""

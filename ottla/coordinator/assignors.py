@@ -1,13 +1,12 @@
-"""Who should read what: the assignors that run in the coordinator (KIP-848).
+"""Server-side assignors (KIP-848): `uniform` and `range`.
 
-Both see every member's subscription and what the last assignment gave it, and return a new one for all. Both are
-sticky: what a member has it keeps, as far as the shares allow. Neither looks at the clock or at chance, so the same
-group always gets the same answer.
+Both take every member's subscription and its last assignment, and return a new assignment for all. Both are sticky: a
+member keeps its partitions as far as the balance allows. The result depends on the arguments only.
 
     uniform   balances the number of partitions over all topics: any two members with the same subscription differ by
-              at most one. Where subscriptions differ, no single move could make it more even.
-    range     balances each topic by itself, in contiguous ranges. Topics with equally many partitions and the same
-              subscribers are dealt out alike, so that partition 7 of one is read where partition 7 of the other is.
+              at most one. Where subscriptions differ, no single move could improve the balance.
+    range     balances each topic by itself, in contiguous ranges. Topics with the same number of partitions and the
+              same subscribers are co-partitioned: partition 7 of both is assigned to the same member.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from heapq import heapify, heapreplace
 from typing import Final, NamedTuple, TypeAlias
 
 Assignment: TypeAlias = Mapping[bytes, frozenset[int]]
-"""Topic id to partitions. No topic stands there without any."""
+"""Topic id to partitions; no topic without partitions."""
 
 EMPTY: Final[Assignment] = {}
 
 
 class MemberSpec(NamedTuple):
     topics: frozenset[bytes]
-    """The ids of what it subscribed to, as far as they exist."""
+    """The ids of its subscribed topics that exist."""
     assigned: Assignment = EMPTY
-    """What the last assignment gave it."""
+    """Its last assignment."""
 
 
 Members: TypeAlias = Mapping[str, MemberSpec]
@@ -37,14 +36,14 @@ _TopicPartition: TypeAlias = tuple[bytes, int]
 def uniform(members: Members, partition_counts: Mapping[bytes, int]) -> dict[str, Assignment]:
     kept = _kept(members, partition_counts)
     if len({spec.topics for spec in members.values()}) > 1:
-        shares = _uniform_for_unlike(members, partition_counts, kept)
+        shares = _uniform_for_different(members, partition_counts, kept)
     else:
-        shares = _uniform_for_alike(members, partition_counts, kept)
+        shares = _uniform_for_equal(members, partition_counts, kept)
     return {member: by_topic(share) for member, share in shares.items()}
 
 
 def _kept(members: Members, partition_counts: Mapping[bytes, int]) -> dict[str, list[_TopicPartition]]:
-    """What each member could keep: it exists, it is subscribed to, and nobody before it has it."""
+    """What each member could keep: existing and subscribed partitions that no member before it keeps."""
     taken: set[_TopicPartition] = set()
     kept = {}
     for member in sorted(members):
@@ -71,38 +70,39 @@ def _missing(
     ]
 
 
-def _uniform_for_alike(
+def _uniform_for_equal(
     members: Members, partition_counts: Mapping[bytes, int], kept: dict[str, list[_TopicPartition]]
 ) -> dict[str, list[_TopicPartition]]:
-    """All want the same: a fixed share for each, the odd ones out left with those who have them already."""
+    """Equal subscriptions: a fixed quota for each member; the extra partitions stay with members that have them."""
     topics = sorted(next(iter(members.values())).topics) if members else []
     total = sum(partition_counts[topic] for topic in topics)
     share, extras = divmod(total, len(members)) if members else (0, 0)
     quotas = dict.fromkeys(kept, share)
-    by_wish = sorted(kept, key=lambda member: len(kept[member]) <= share)  # stable: by id among equals
-    for member in by_wish[:extras]:
+    by_need = sorted(kept, key=lambda member: len(kept[member]) <= share)  # stable: by id among equals
+    for member in by_need[:extras]:
         quotas[member] += 1
     for member, quota in quotas.items():
         del kept[member][quota:]
-    spare = iter(_missing(partition_counts, topics, {place for share_ in kept.values() for place in share_}))
+    spare = iter(_missing(partition_counts, topics, {partition for share_ in kept.values() for partition in share_}))
     for member, quota in quotas.items():
         mine = kept[member]
         mine.extend(next(spare) for _ in range(quota - len(mine)))
     return kept
 
 
-def _uniform_for_unlike(
+def _uniform_for_different(
     members: Members, partition_counts: Mapping[bytes, int], kept: dict[str, list[_TopicPartition]]
 ) -> dict[str, list[_TopicPartition]]:
-    """Subscriptions differ: hand out what few can read first, each to the least loaded; then even out, move by move."""
+    """Subscriptions differ: assign topics with few subscribers first, each partition to the least loaded; then balance,
+    move by move."""
     readers = _readers(members)
     shares = {member: {topic: set[int]() for topic in members[member].topics} for member in kept}
     loads = {}
-    for member, places in kept.items():
-        for topic, partition in places:
+    for member, partitions in kept.items():
+        for topic, partition in partitions:
             shares[member][topic].add(partition)
-        loads[member] = len(places)
-    taken = {place for places in kept.values() for place in places}
+        loads[member] = len(partitions)
+    taken = {partition for partitions in kept.values() for partition in partitions}
     for topic in sorted(readers, key=lambda topic: (len(readers[topic]), topic)):
         queue = [(loads[member], member) for member in readers[topic]]
         heapify(queue)
@@ -111,7 +111,7 @@ def _uniform_for_unlike(
             shares[member][topic].add(partition)
             loads[member] = load + 1
             heapreplace(queue, (load + 1, member))
-    while any([_even_out(topic, who, shares, loads) for topic, who in readers.items()]):  # noqa: C419  every topic, each time
+    while any([_balance(topic, who, shares, loads) for topic, who in readers.items()]):  # noqa: C419  every topic, each time
         pass
     return {
         member: [(topic, partition) for topic, partitions in share.items() for partition in partitions]
@@ -119,8 +119,8 @@ def _uniform_for_unlike(
     }
 
 
-def _even_out(topic: bytes, who: list[str], shares: dict[str, dict[bytes, set[int]]], loads: dict[str, int]) -> bool:
-    """Move partitions of one topic while that helps. Ends: each move makes the sum of the squared loads smaller."""
+def _balance(topic: bytes, who: list[str], shares: dict[str, dict[bytes, set[int]]], loads: dict[str, int]) -> bool:
+    """Move partitions of one topic while that helps. It ends, for each move makes the sum of squared loads smaller."""
     moved = False
     while True:
         giver = max((member for member in who if shares[member][topic]), key=loads.__getitem__, default=None)
@@ -136,7 +136,7 @@ def _even_out(topic: bytes, who: list[str], shares: dict[str, dict[bytes, set[in
 
 
 def _readers(members: Members) -> dict[bytes, list[str]]:
-    """Topics in the order of their ids, with their subscribers in the order of theirs."""
+    """Topics in the order of their ids, with their subscribers in order."""
     readers: dict[bytes, list[str]] = {}
     for member in sorted(members):
         for topic in members[member].topics:
@@ -150,7 +150,7 @@ def range_(members: Members, partition_counts: Mapping[bytes, int]) -> dict[str,
         alike.setdefault((partition_counts[topic], tuple(who)), []).append(topic)
     shares: dict[str, dict[bytes, frozenset[int]]] = {member: {} for member in members}
     for (count, readers), topics in alike.items():
-        # The topic that most of the last assignment is about decides for all of its kind.
+        # The topic with the most assigned partitions decides for all topics of its kind.
         pattern = max(topics, key=lambda topic: sum(len(members[who].assigned.get(topic, ())) for who in readers))
         ranges = _ranges(count, {who: members[who].assigned.get(pattern, frozenset()) for who in readers})
         for member, partitions in ranges.items():
@@ -182,9 +182,9 @@ def _ranges(count: int, had: dict[str, frozenset[int]]) -> dict[str, frozenset[i
     return {member: frozenset(mine) for member, mine in kept.items()}
 
 
-def by_topic(places: Iterable[_TopicPartition]) -> Assignment:
+def by_topic(partitions: Iterable[_TopicPartition]) -> Assignment:
     grouped: dict[bytes, set[int]] = {}
-    for topic, partition in places:
+    for topic, partition in partitions:
         grouped.setdefault(topic, set()).add(partition)
     return {topic: frozenset(partitions) for topic, partitions in grouped.items()}
 

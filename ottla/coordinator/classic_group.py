@@ -1,19 +1,19 @@
-"""The classic group protocol: members choose a leader, and the leader deals out the work.
+"""Classic group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup; the group leader assigns partitions.
 
     Empty ---join--> PreparingRebalance ---all joined, or time is up--> CompletingRebalance ---leader syncs--> Stable
       ^                 |       ^                                            |                                  |
-      +---none left-----+       +------------- a member joins, leaves, fails or changes its mind --------------+
+      +---none left-----+       +---------- a member joins, leaves, fails or changes its protocols ------------+
 
-A rebalance has two phases. In the first every member sends JoinGroup and waits; it completes as soon as all known
-members have come back, and at the latest after the longest rebalance timeout among them, without those that have not.
-(A group that was empty waits a moment for more members first.) Everybody learns the new generation, the leader also
-who the others are. In the second all send SyncGroup, the leader with what each shall do; when that is durable, all are
-told. Between rebalances members send heartbeats, and one that has been silent for its session timeout is put out.
+A rebalance has two phases. In the join phase every member sends JoinGroup and waits. It completes when all known
+members have rejoined, or after the longest rebalance timeout among them, without the missing ones. (A group that was
+empty first waits for `group.initial.rebalance.delay.ms`.) All members get the new generation, and the leader also the
+list of members. In the sync phase all send SyncGroup, the leader with the assignments; when those are durable, all get
+theirs. Between rebalances members send heartbeats; a member without one for its session timeout is removed.
 
-Durable are the generations that reached Stable, with their assignments, and that the group became Empty. A rebalance
-under way is not: after a crash the group is what it was before, and its members, told that they or their generation
-are unknown, join again. A static member (KIP-345) keeps its place over restarts: when it comes back with a new member
-id before its session ends, nobody else notices. The old id is fenced from then on.
+Durable are generations that reached Stable, with their assignments, and the state Empty. A rebalance in progress is
+not: after a crash the group has its last durable state, and its members rejoin after UNKNOWN_MEMBER_ID or
+ILLEGAL_GENERATION. A static member (KIP-345) that rejoins with a new member id before its session ends keeps its
+assignment without a rebalance. Its old member id is fenced.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from ottla.wire.schema.sync_group import SyncGroupRequest, SyncGroupResponse
 
 UNKNOWN_MEMBER = ""
 
-TELLS_MEMBER_ID_FROM = 4
+MEMBER_ID_REQUIRED_FROM = 4
 SKIPS_ASSIGNMENT_FROM = 9
 
 NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
-"""A new member has no session yet. Its client may have gone and come back under other ids: those are given up."""
+"""A new member has no session yet. If its client has disconnected, it is removed after this time."""
 PENDING_MEMBERS_MAX = 10_000
-"""Ids that were given out and not used yet."""
+"""Member ids that were given to clients and not used yet."""
 AWAY_SECONDS_MIN = 1.0
-"""So often at most a group looks for its static members that are all away, however little time they ask for."""
+"""How often a group whose static members are all away is checked, at most."""
 
 
 _HEALTHY = HeartbeatResponse()
@@ -49,7 +49,7 @@ _REBALANCING = HeartbeatResponse(error_code=ErrorCode.rebalance_in_progress)
 
 
 class ClassicGroup(ClassicGroupData):
-    """The transitions; what the group is, and what the log says of it, stands in ClassicGroupData."""
+    """The state transitions; the durable state is in ClassicGroupData."""
 
     __slots__ = (
         "_delay_left_s", "_initial", "_join_ends", "_pending", "_sync_ends", "_unsynced", "_widened", "deadline",
@@ -57,10 +57,10 @@ class ClassicGroup(ClassicGroupData):
 
     def __init__(self, group_id: str, context: GroupContext) -> None:
         super().__init__(group_id, context)
-        self._pending: dict[str, float] = {}  # members that were told their id and have not joined with it: until when
-        self._unsynced: set[str] = set()  # members of this generation that have not asked for their assignment
-        self._initial = False  # preparing the first generation since the group was empty
-        self._widened = False  # somebody joined since the delay began
+        self._pending: dict[str, float] = {}  # member ids given to clients and not used yet, with their deadlines
+        self._unsynced: set[str] = set()  # members of this generation without SyncGroup yet
+        self._initial = False  # in the first rebalance since the group was empty
+        self._widened = False  # a member joined since the delay began
         self._delay_left_s = 0.0
         self._join_ends: float | None = None
         self._sync_ends: float | None = None
@@ -68,7 +68,7 @@ class ClassicGroup(ClassicGroupData):
 
     @property
     def is_idle(self) -> bool:
-        """Nobody is in it or about to be."""
+        """It has no members, and no member ids that may still be used."""
         return self.state is ClassicGroupState.EMPTY and not self._pending
 
     # Joining.
@@ -77,10 +77,10 @@ class ClassicGroup(ClassicGroupData):
         self, request: JoinGroupRequest, version: int, client: MemberClient, reply_to: ReplyTo, now: float, now_ms: int
     ) -> Decision:
         out = Outcome()
-        if not self._has_room(request.member_id):
-            self._turn_away(request.member_id, reply_to, now, now_ms, out)
+        if not self._is_below_max_size(request.member_id):
+            self._refuse_join(request.member_id, reply_to, now, now_ms, out)
             return out.decision()
-        if not self._speaks(request):
+        if not self._supports(request):
             raise Refused(ErrorCode.inconsistent_group_protocol)
         if request.member_id in self._pending:
             del self._pending[request.member_id]
@@ -88,22 +88,22 @@ class ClassicGroup(ClassicGroupData):
         elif request.member_id != UNKNOWN_MEMBER:
             self._rejoin(request, reply_to, now, now_ms, out)
         elif (known := self.members.static(request.group_instance_id)) is not None:
-            self._return(known, self._new_id(request, client), request, version, reply_to, now, now_ms, out)
-        elif request.group_instance_id is None and version >= TELLS_MEMBER_ID_FROM:
-            return self._tell_id(request, client, reply_to, now)
+            self._rejoin_static(known, self._new_id(request, client), request, version, reply_to, now, now_ms, out)
+        elif request.group_instance_id is None and version >= MEMBER_ID_REQUIRED_FROM:
+            return self._require_member_id(request, client, reply_to, now)
         else:
             self._add(request, self._new_id(request, client), client, reply_to, now, now_ms, out)
         return out.decision()
 
-    def _has_room(self, member_id: str) -> bool:
+    def _is_below_max_size(self, member_id: str) -> bool:
         most = self._context.config.group_max_size
         if self.state is ClassicGroupState.PREPARING:
-            # Those that wait are counted, so that the last to return are turned away if the limit was lowered.
+            # Rejoined members are counted, so that the last ones are refused if the limit was lowered.
             member = self.members.get(member_id)
             return (member is not None and member.joining is not None) or self.members.joining < most
         return self.state is ClassicGroupState.EMPTY or member_id in self.members or len(self.members) < most
 
-    def _turn_away(self, member_id: str, reply_to: ReplyTo, now: float, now_ms: int, out: Outcome) -> None:
+    def _refuse_join(self, member_id: str, reply_to: ReplyTo, now: float, now_ms: int, out: Outcome) -> None:
         self._pending.pop(member_id, None)
         member = self.members.get(member_id)
         if member is not None:
@@ -112,21 +112,23 @@ class ClassicGroup(ClassicGroupData):
         if self.state is ClassicGroupState.PREPARING:
             self._complete_if_all_joined(now, now_ms, out)
 
-    def _speaks(self, request: JoinGroupRequest) -> bool:
-        """Whether a member can talk to all others."""
+    def _supports(self, request: JoinGroupRequest) -> bool:
+        """Whether the member shares a protocol with all others."""
         if not request.protocol_type or not request.protocols:
             return False
         if self.state is ClassicGroupState.EMPTY:
             return True
         return request.protocol_type == self.protocol_type and any(
-            self.members.all_speak(each.name) for each in request.protocols
+            self.members.all_support(each.name) for each in request.protocols
         )
 
     def _new_id(self, request: JoinGroupRequest, client: MemberClient) -> str:
         return new_member_id(request, client, self._context.new_id())
 
-    def _tell_id(self, request: JoinGroupRequest, client: MemberClient, reply_to: ReplyTo, now: float) -> Decision:
-        """The id goes first, so that a client which gives up and tries again does not leave a ghost in the group."""
+    def _require_member_id(
+        self, request: JoinGroupRequest, client: MemberClient, reply_to: ReplyTo, now: float
+    ) -> Decision:
+        """The client gets its member id first (KIP-394), so that a retry does not leave an unknown member behind."""
         if len(self._pending) >= PENDING_MEMBERS_MAX:
             raise Refused(ErrorCode.group_max_size_reached)
         member_id = self._new_id(request, client)
@@ -164,7 +166,7 @@ class ClassicGroup(ClassicGroupData):
         member = self.members.check(request.member_id, request.group_instance_id)
         unchanged = list(member.protocols) == protocols_of(request)
         leads = self.members.leader == member.id
-        # A leader that joins again wants a rebalance (it may have seen new partitions); others only if they changed.
+        # A leader that rejoins wants a rebalance (it may have seen new partitions); others only if they changed.
         if unchanged and (
             self.state is ClassicGroupState.COMPLETING or (self.state is ClassicGroupState.STABLE and not leads)
         ):
@@ -175,10 +177,10 @@ class ClassicGroup(ClassicGroupData):
         self._rebalance_or_complete(now, now_ms, out)
 
     def _park_join(self, member: ClassicMember, reply_to: ReplyTo, out: Outcome) -> None:
-        """Only the latest request of a member waits: an earlier one comes from a connection it has given up."""
+        """Only the latest JoinGroup of a member waits: an earlier one came on a connection that was given up."""
         out.reply(self.members.park_join(member, reply_to), Refused(ErrorCode.rebalance_in_progress))
 
-    def _return(
+    def _rejoin_static(
         self,
         member: ClassicMember,
         new_id: str,
@@ -189,14 +191,14 @@ class ClassicGroup(ClassicGroupData):
         now_ms: int,
         out: Outcome,
     ) -> None:
-        """A static member is back under a new id."""
+        """A static member rejoins with a new member id."""
         fenced = Refused(ErrorCode.fenced_instance_id)
         out.reply(self.members.take_join(member), fenced)
         out.reply(member.syncing, fenced)
         member.syncing = None
         self.members.update(member, request)
         if self.state is ClassicGroupState.STABLE and self.protocol == self.members.select_protocol():
-            # Its id is all that changes: nobody else needs to know. Durable before it is told.
+            # Only its member id changes: no rebalance. Durable before the response.
             member.session_ends = self._wake_at(now + member.session_timeout_ms / 1000)
             out.record(GroupMetadataKey(self.id), self.snapshot(renamed=(member.id, new_id)))
             out.reply(reply_to, self._replaced(member, new_id, version))
@@ -208,17 +210,17 @@ class ClassicGroup(ClassicGroupData):
         self._rebalance_or_complete(now, now_ms, out)
 
     def _replaced(self, member: ClassicMember, new_id: str, version: int) -> JoinGroupResponse:
-        """A leader that is back must not assign: the group is stable. A client too old to be told takes itself for a
-        follower, if it does not see its own id as the leader's."""
+        """A leader that rejoins must not assign, for the group is stable (KIP-814). An old client without
+        `skip_assignment` acts as a follower, if the leader's id is not its own."""
         leads = self.members.leader == member.id
-        told = leads and version >= SKIPS_ASSIGNMENT_FROM
-        response = self._joined(member, with_members=told)
+        skips = leads and version >= SKIPS_ASSIGNMENT_FROM
+        response = self._joined(member, with_members=skips)
         response.member_id = new_id
-        response.skip_assignment = told
+        response.skip_assignment = skips
         for each in response.members:
             if each.member_id == member.id:
                 each.member_id = new_id
-        if told:
+        if skips:
             response.leader = new_id
         return response
 
@@ -257,7 +259,7 @@ class ClassicGroup(ClassicGroupData):
         return self.members.joining == len(self.members) and not self._pending
 
     def _prepare(self, now: float, now_ms: int, out: Outcome) -> None:
-        """Begin a rebalance: from now on members are told to join again."""
+        """Begin a rebalance: from now on heartbeats are answered with REBALANCE_IN_PROGRESS."""
         again = Refused(ErrorCode.rebalance_in_progress)
         for member in self.members:
             if member.syncing is not None:
@@ -280,7 +282,7 @@ class ClassicGroup(ClassicGroupData):
 
     def _join_timed_out(self, now: float, now_ms: int, out: Outcome) -> None:
         if self._initial and self._widened and self._delay_left_s > 0:
-            # More members came while the group waited: there may be more to come.
+            # More members joined during the delay: extend it.
             self._widened = False
             delay_s = min(self._context.config.group_initial_rebalance_delay_ms / 1000, self._delay_left_s)
             self._delay_left_s -= delay_s
@@ -289,12 +291,12 @@ class ClassicGroup(ClassicGroupData):
             self._complete_join(now, now_ms, out)
 
     def _complete_join(self, now: float, now_ms: int, out: Outcome) -> None:
-        """Go on with those who are there. Static members that have not come back keep their place."""
+        """Complete the join phase with the members that have rejoined, and all static ones."""
         self._join_ends = None
         for member in [each for each in self.members if each.joining is None and each.instance_id is None]:
             self.members.remove(member)
         if self.members and not self.members.elect():
-            # Only static members, all away: wait until they are back, or their sessions end.
+            # Only static members, all away: wait until they rejoin, or their sessions end.
             self._join_ends = self._wake_at(now + max(self.members.rebalance_timeout_ms / 1000, AWAY_SECONDS_MIN))
             return
         self._initial = False
@@ -320,8 +322,11 @@ class ClassicGroup(ClassicGroupData):
         member = self.members.check(request.member_id, request.group_instance_id)
         if request.generation_id != self.generation:
             raise Refused(ErrorCode.illegal_generation)
-        told = (request.protocol_type, request.protocol_name)  # null: a version that does not say
-        if told[0] not in (None, self.protocol_type) or told[1] not in (None, self.protocol):
+        # Null in versions without these fields.
+        if request.protocol_type not in (None, self.protocol_type) or request.protocol_name not in (
+            None,
+            self.protocol,
+        ):
             raise Refused(ErrorCode.inconsistent_group_protocol)
         if self.state is ClassicGroupState.PREPARING:
             raise Refused(ErrorCode.rebalance_in_progress)
@@ -338,7 +343,7 @@ class ClassicGroup(ClassicGroupData):
         return out.decision()
 
     def _assign(self, request: SyncGroupRequest, now: float, out: Outcome) -> None:
-        """The leader has spoken. Everybody is told once it is durable: replay makes the group Stable."""
+        """The assignments of the leader. Replay makes the group Stable, and then all waiting members get theirs."""
         assignments = {each.member_id: each.assignment for each in request.assignments}
         out.record(GroupMetadataKey(self.id), self.snapshot(assignments))
         for member in self.members:
@@ -352,13 +357,13 @@ class ClassicGroup(ClassicGroupData):
             protocol_type=self.protocol_type or None, protocol_name=self.protocol, assignment=assignment
         )
 
-    # Staying and leaving.
+    # Heartbeats and leaving.
 
     def heartbeat_classic(self, request: HeartbeatRequest, reply_to: ReplyTo, now: float) -> Decision:
         member = self.members.check(request.member_id, request.group_instance_id)
         if request.generation_id != self.generation:
             raise Refused(ErrorCode.illegal_generation)
-        member.session_ends = now + member.session_timeout_ms / 1000  # only ever later: no need to wake earlier
+        member.session_ends = now + member.session_timeout_ms / 1000  # later than before: no need to wake earlier
         return Decision((), ((reply_to, _REBALANCING if self.state is ClassicGroupState.PREPARING else _HEALTHY),))
 
     def _start_session(self, member: ClassicMember, now: float) -> None:
@@ -429,7 +434,7 @@ class ClassicGroup(ClassicGroupData):
         failed = 0
         for member in [each for each in self.members if each.session_ends is not None and each.session_ends <= now]:
             if not member.is_new and (member.joining is not None or member.syncing is not None):
-                member.session_ends = None  # it waits for us; its time starts again when it is answered
+                member.session_ends = None  # its request waits; the timer starts again with the response
                 continue
             self._remove(member, out)
             failed += 1
@@ -439,7 +444,7 @@ class ClassicGroup(ClassicGroupData):
             self._complete_if_all_joined(now, now_ms, out)
 
     def _sync_timed_out(self, now: float, now_ms: int, out: Outcome) -> None:
-        """Members that joined and never asked for their assignment hold up nobody for longer than a rebalance."""
+        """Remove members that have joined and not sent SyncGroup within the rebalance timeout."""
         self._sync_ends = None
         for member_id in self._unsynced:
             member = self.members.get(member_id)
@@ -449,7 +454,7 @@ class ClassicGroup(ClassicGroupData):
             self._prepare(now, now_ms, out)
 
     def rebalance(self, now: float, now_ms: int) -> Decision:
-        """Somebody outside knows that the assignment is no longer good."""
+        """Begin a rebalance from outside."""
         out = Outcome()
         if self.state in (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING):
             self._prepare(now, now_ms, out)
@@ -459,7 +464,7 @@ class ClassicGroup(ClassicGroupData):
         for member in self.members:
             if member.session_ends is None and member.joining is None and member.syncing is None:
                 self._start_session(member, now)
-        leaderless = self.members and self.members.leader is None  # it was a consumer group until now
+        leaderless = self.members and self.members.leader is None  # it was downgraded from a consumer group
         if leaderless or len(self.members) > self._context.config.group_max_size:
             return self.rebalance(now, now_ms)
         return NOTHING

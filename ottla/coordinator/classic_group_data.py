@@ -1,4 +1,4 @@
-"""What a classic group is: its durable state, how the log tells it, and what may be done with its offsets."""
+"""The durable state of a classic group, its record, and the checks on its offsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ottla.errors import ErrorCode, Refused
 from ottla.wire.schema.describe_groups import DescribedGroup, DescribedGroupMember
 
 CONSUMER = "consumer"
-"""The protocol type whose metadata is a subscription to topics."""
+"""The protocol type of consumers: its metadata is a subscription."""
 
 
 class ClassicGroupState(enum.Enum):
@@ -39,11 +39,11 @@ class ClassicGroupData:
         self.state_since_ms = NO_TIMESTAMP
         self.generation = 0
         self.protocol_type = ""
-        """Empty: nobody has ever joined, the group only keeps offsets."""
+        """Empty: the group never had members, and only keeps offsets."""
         self.protocol: str | None = None
         self.members = Members()
         self.recorded = False
-        """Whether the log knows more of the group than its offsets."""
+        """Whether the group has a record in the log, beside its offsets."""
 
     @property
     def state_name(self) -> str:
@@ -66,7 +66,7 @@ class ClassicGroupData:
     def snapshot(
         self, assignments: Mapping[str, bytes] | None = None, *, renamed: tuple[str, str] = ("", "")
     ) -> GroupMetadataValue:
-        """The group as it would be with these assignments (None: as they are), or with another id for one member."""
+        """The record of the group with these assignments (None: the current ones), or with a new id for one member."""
         old_id, new_id = renamed
         members = [
             member.record(
@@ -87,17 +87,17 @@ class ClassicGroupData:
         )
 
     def replay(self, value: GroupMetadataValue) -> None:
-        """Be what the record says. Members that are known already keep what the log does not tell of them."""
+        """Take the state from a record. Known members keep the state that is not in the log."""
         self.recorded = True
         self.generation = value.generation
         self.protocol_type = value.protocol_type
         self.protocol = value.protocol
         self.state = ClassicGroupState.STABLE if value.members else ClassicGroupState.EMPTY
         self.state_since_ms = value.current_state_timestamp_ms
-        told = {member.member_id for member in value.members}
+        recorded_ids = {member.member_id for member in value.members}
         for recorded in value.members:
             self.members.replay(recorded, value.protocol)
-        for member in [member for member in self.members if member.id not in told]:
+        for member in [member for member in self.members if member.id not in recorded_ids]:
             self.members.take_join(member)
             self.members.remove(member)
         self.members.leader = value.leader
@@ -105,13 +105,13 @@ class ClassicGroupData:
     def tombstones(self) -> list[LogRecord]:
         return [LogRecord(GroupMetadataKey(self.id), None)]
 
-    # What others may do with the group and its offsets.
+    # Checks on the group and its offsets.
 
     def check_commit(
         self, member_id: str, instance_id: str | None, generation: int, *, version: int, transactional: bool
     ) -> None:
         if generation < 0 and self.state is ClassicGroupState.EMPTY:
-            return  # an administrator, or a consumer that manages its partitions itself
+            return  # an administrator, or a consumer without group management
         if generation >= 0 or member_id or instance_id is not None:
             self.members.check(member_id, instance_id)
             if generation != self.generation:
@@ -127,11 +127,11 @@ class ClassicGroupData:
             member.session_ends = now + member.session_timeout_ms / 1000
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Whoever knows the group's name may know its offsets."""
+        """Always allowed."""
 
     def check_offset_delete(self) -> None:
         if self.members and self.protocol_type != CONSUMER:
-            raise Refused(ErrorCode.non_empty_group)  # nobody can say which topics it still needs
+            raise Refused(ErrorCode.non_empty_group)  # its subscriptions are not known
 
     def check_delete(self) -> None:
         if self.state is not ClassicGroupState.EMPTY:
@@ -145,15 +145,15 @@ class ClassicGroupData:
 
     def kept_since_ms(self, commit: OffsetCommitValue) -> int | None:
         if not self.protocol_type:
-            return commit.commit_timestamp_ms  # a consumer without a group: its last sign of life
+            return commit.commit_timestamp_ms  # a consumer without group management
         if self.state is ClassicGroupState.EMPTY:
             return self.state_since_ms if self.state_since_ms != NO_TIMESTAMP else commit.commit_timestamp_ms
         if self.state is ClassicGroupState.STABLE and self.protocol_type == CONSUMER:
-            return commit.commit_timestamp_ms  # of a topic that no member subscribes to any more
+            return commit.commit_timestamp_ms  # the topic is not subscribed
         return None
 
     def describe(self) -> DescribedGroup:
-        """Metadata and assignments only while they are settled."""
+        """Metadata and assignments only while the group is Stable."""
         stable = self.state is ClassicGroupState.STABLE
         members = [
             DescribedGroupMember(

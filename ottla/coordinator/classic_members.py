@@ -1,4 +1,4 @@
-"""The members of a classic group: who they are, what they can speak, what they wait for."""
+"""The members of a classic group: their protocols, timeouts, and waiting requests."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from ottla.coordinator.decision import ReplyTo
 from ottla.coordinator.group_context import MemberClient
-from ottla.coordinator.group_record_values import ClassicGroupMember
+from ottla.coordinator.group_record_values import MemberMetadata
 from ottla.errors import BadFrame, ErrorCode, Refused
-from ottla.wire import messages
-from ottla.wire.schema.consumer_protocol_subscription import ConsumerProtocolSubscription
+from ottla.wire.consumer_protocol import decode_subscription
 from ottla.wire.schema.join_group import JoinGroupRequest
 
 Protocols = Sequence[tuple[str, bytes]]
-"""Names of assignors (or whatever the group's kind of protocol is about) with the member's metadata for each, in the
-member's order of preference."""
+"""Names of assignors (or of other protocols, by the protocol type) with the member's metadata, preferred ones first."""
 
 NAME_CHARS_MAX = 256
-"""So much of a client's or an instance's name stands in the id of a member."""
+"""Of a client id or group instance id: how much of it is part of a member id."""
 
 
 class ClassicMember:
@@ -45,11 +43,11 @@ class ClassicMember:
         self.protocols = protocols
         self.assignment = assignment
         self.is_new = False
-        """Has not been in any generation yet. It cannot send heartbeats, and is given up if it waits too long."""
+        """It was in no generation yet: it cannot send heartbeats, and is removed if it waits too long."""
         self.joining: ReplyTo | None = None
         self.syncing: ReplyTo | None = None
         self.session_ends: float | None = None
-        """None: it waits for us, or its timer has not been started."""
+        """None: its request waits, or the timer was not started."""
 
     def metadata(self, protocol: str | None) -> bytes:
         for name, metadata in self.protocols:
@@ -60,8 +58,8 @@ class ClassicMember:
     def vote(self, candidates: set[str]) -> str:
         return next(name for name, _ in self.protocols if name in candidates)
 
-    def record(self, protocol: str | None, assignment: bytes, member_id: str | None = None) -> ClassicGroupMember:
-        return ClassicGroupMember(
+    def record(self, protocol: str | None, assignment: bytes, member_id: str | None = None) -> MemberMetadata:
+        return MemberMetadata(
             member_id=self.id if member_id is None else member_id,
             group_instance_id=self.instance_id,
             client_id=self.client.id,
@@ -73,8 +71,8 @@ class ClassicMember:
         )
 
 
-def member_of(recorded: ClassicGroupMember, protocol: str | None) -> ClassicMember:
-    """A member as the log remembers it: with the one protocol that was chosen."""
+def member_of(recorded: MemberMetadata, protocol: str | None) -> ClassicMember:
+    """A member from the log, with the one protocol that was chosen."""
     return ClassicMember(
         recorded.member_id,
         recorded.group_instance_id,
@@ -87,7 +85,7 @@ def member_of(recorded: ClassicGroupMember, protocol: str | None) -> ClassicMemb
 
 
 def new_member_id(request: JoinGroupRequest, client: MemberClient, unique: str) -> str:
-    """With a name in front that people know; cut, for with the rest behind it it has to fit into a record."""
+    """The client id or group instance id, then a random part. Cut, so that it fits into a record."""
     return f"{(request.group_instance_id or client.id)[:NAME_CHARS_MAX]}-{unique}"
 
 
@@ -96,7 +94,7 @@ def protocols_of(request: JoinGroupRequest) -> Protocols:
 
 
 def rebalance_timeout_ms(request: JoinGroupRequest) -> int:
-    """The oldest version of the request has none of its own."""
+    """The oldest version of JoinGroup has none: then the session timeout counts."""
     return _timeout_or(request.rebalance_timeout_ms, request.session_timeout_ms)
 
 
@@ -107,12 +105,12 @@ def _timeout_or(rebalance_ms: int, session_ms: int) -> int:
 class Members:
     """All members of one group, by id and, if they are static (KIP-345), by instance id; in order of arrival."""
 
-    __slots__ = ("_by_id", "_by_instance", "_speakers", "joining", "leader")
+    __slots__ = ("_by_id", "_by_instance", "_supporters", "joining", "leader")
 
     def __init__(self) -> None:
         self._by_id: dict[str, ClassicMember] = {}
         self._by_instance: dict[str, str] = {}
-        self._speakers: dict[str, int] = {}  # how many members speak a protocol
+        self._supporters: dict[str, int] = {}  # how many members speak a protocol
         self.joining = 0
         """How many wait for the join phase to complete."""
         self.leader: str | None = None
@@ -134,7 +132,7 @@ class Members:
         return None if member_id is None else self._by_id[member_id]
 
     def check(self, member_id: str, instance_id: str | None) -> ClassicMember:
-        """The member that asks; refused if it is none, or if another process has taken its place."""
+        """The member that sends a request. Refused if it is no member, or if its instance id has another member id."""
         if instance_id is not None:
             holder = self._by_instance.get(instance_id)
             if holder is None:
@@ -167,7 +165,7 @@ class Members:
             self.leader = next(iter(self._by_id), None)
 
     def rename(self, member: ClassicMember, member_id: str) -> None:
-        """A static member that came back has a new id, and everything else of the old one, its place in order too."""
+        """A static member that rejoined has a new member id; everything else stays, also its position."""
         old = member.id
         self._by_id = {member_id if key == old else key: each for key, each in self._by_id.items()}
         member.id = member_id
@@ -176,8 +174,8 @@ class Members:
         if self.leader == old:
             self.leader = member_id
 
-    def replay(self, recorded: ClassicGroupMember, protocol: str | None) -> None:
-        """Have the member as the log tells it; one that is known keeps what the log does not tell."""
+    def replay(self, recorded: MemberMetadata, protocol: str | None) -> None:
+        """Take the member from a record; a known one keeps the state that is not in the log."""
         member = self._by_id.get(recorded.member_id)
         if member is None and (member := self.static(recorded.group_instance_id)) is not None:
             self.rename(member, recorded.member_id)
@@ -190,24 +188,24 @@ class Members:
         member.session_timeout_ms = recorded.session_timeout_ms
         member.rebalance_timeout_ms = _timeout_or(recorded.rebalance_timeout_ms, recorded.session_timeout_ms)
         if member.metadata(protocol) != recorded.subscription:
-            self._speak(member, [(protocol or "", recorded.subscription)])
+            self._set_protocols(member, [(protocol or "", recorded.subscription)])
 
     def park_join(self, member: ClassicMember, reply_to: ReplyTo) -> ReplyTo | None:
-        """Let the member wait for the join phase to complete. Whoever waited in its name before, if anybody."""
+        """Hold its JoinGroup until the join phase completes. Returns an earlier one of the same member, if any."""
         before, member.joining = member.joining, reply_to
         if before is None:
             self.joining += 1
         return before
 
     def take_join(self, member: ClassicMember) -> ReplyTo | None:
-        """The request that waits, which is to be answered now."""
+        """The waiting JoinGroup, which is to be answered now."""
         waiting, member.joining = member.joining, None
         if waiting is not None:
             self.joining -= 1
         return waiting
 
     def elect(self) -> bool:
-        """Make sure that the leader is one who has rejoined. False if nobody has."""
+        """Make sure that the leader has rejoined. False if no member has."""
         leader = None if self.leader is None else self._by_id.get(self.leader)
         if leader is None or leader.joining is None:
             leader = next((member for member in self if member.joining is not None), None)
@@ -219,35 +217,35 @@ class Members:
     # Protocols.
 
     def update(self, member: ClassicMember, request: JoinGroupRequest) -> None:
-        """What a member says when it joins again counts from now on."""
+        """Take timeouts and protocols from a new JoinGroup."""
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = rebalance_timeout_ms(request)
         protocols = protocols_of(request)
         if member.protocols != protocols:
-            self._speak(member, protocols)
+            self._set_protocols(member, protocols)
 
-    def _speak(self, member: ClassicMember, protocols: Protocols) -> None:
+    def _set_protocols(self, member: ClassicMember, protocols: Protocols) -> None:
         self._count(member, -1)
         member.protocols = protocols
         self._count(member, 1)
 
     def _count(self, member: ClassicMember, step: int) -> None:
         for name in {name for name, _ in member.protocols}:
-            self._speakers[name] = self._speakers.get(name, 0) + step
-            if not self._speakers[name]:
-                del self._speakers[name]
+            self._supporters[name] = self._supporters.get(name, 0) + step
+            if not self._supporters[name]:
+                del self._supporters[name]
 
-    def all_speak(self, name: str) -> bool:
-        return self._speakers.get(name, 0) == len(self._by_id)  # anything will do where nobody is
+    def all_support(self, name: str) -> bool:
+        return self._supporters.get(name, 0) == len(self._by_id)  # true for every protocol while there are no members
 
     def candidates(self) -> set[str]:
-        """The protocols that all members speak."""
-        return {name for name, count in self._speakers.items() if count == len(self._by_id)}
+        """The protocols that all members support."""
+        return {name for name, count in self._supporters.items() if count == len(self._by_id)}
 
     def select_protocol(self) -> str:
-        """Each member votes for the one it likes best of those that all speak."""
+        """Each member votes for the one it prefers, of those that all support."""
         candidates = self.candidates()
-        assert candidates, "a member that shares no protocol is not let in"
+        assert candidates, "a member that shares no protocol is refused"
         votes: dict[str, int] = {}
         for member in self:
             name = member.vote(candidates)
@@ -259,24 +257,8 @@ class Members:
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def subscribed_topics(self, protocol: str | None) -> set[str] | None:
-        """What the members of a group of consumers subscribe to; None when one of them cannot be understood."""
-        topics: set[str] = set()
-        for member in self:
-            found = _topics_of(member.metadata(protocol))
-            if found is None:
-                return None
-            topics.update(found)
-        return topics
-
-
-SUBSCRIPTION_VERSION_MAX = ConsumerProtocolSubscription.VERSIONS[1]
-
-
-def _topics_of(subscription: bytes) -> list[str] | None:
-    if len(subscription) < 2:
-        return None
-    version = min(int.from_bytes(subscription[:2], "big", signed=True), SUBSCRIPTION_VERSION_MAX)
-    try:
-        return messages.decode(ConsumerProtocolSubscription, version, subscription, 2, whole=False).topics
-    except BadFrame:
-        return None
+        """The topics that the members of a consumer group subscribe to; None if a subscription cannot be decoded."""
+        try:
+            return {topic for member in self for topic in decode_subscription(member.metadata(protocol)).topics}
+        except BadFrame:
+            return None

@@ -1,10 +1,10 @@
-"""A bare commit as one batch, without an object for every offset in it.
+"""OffsetCommit fast path: the batch of one commit, without an object for each offset.
 
-All records of one topic are alike but for four things: their place in the batch, the partition, the offset with its
-leader epoch, and the time. So one is made as any other is (`records`, `log_batch`) and taken apart there: the mould.
-Few records are put together piece by piece; many are repeated as they are, and what differs is copied into them in
-columns, from the request, where it stands in the same byte order (`wire.offset_commit`). What is appended is byte for
-byte what the same commit would be if its records were made one by one.
+All records of one topic differ in four fields only: the index in the batch, the partition, the offset with its leader
+epoch, and the timestamp. So one record is encoded (`group_records`, `log_batch`) and split at these fields: the
+template. A few records are joined from its pieces. For many records the template is repeated, and the fields are copied
+into it column by column from the request, which has them in the same byte order (`wire.offset_commit`). The bytes are
+the same as for records that are encoded one by one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ottla.wire.offset_commit import COUNT_MAX, PARTITION_BYTES, TopicOffsets
 if TYPE_CHECKING:
     from ottla.coordinator.group_machine import GroupMachine
 
-# The place of a record is a varint of its double: one byte below 64, two below 8192.
+# The index of a record is a varint of its double: one byte below 64, two below 8192.
 _NARROW: Final = 64
-_PLACES: Final = tuple(bytes((place << 1,)) for place in range(_NARROW))
-_PLACE_COLUMN: Final = b"".join(_PLACES)
-_PLACE_LOW_COLUMN: Final = bytes(place << 1 & 0x7F | 0x80 for place in range(COUNT_MAX))
-_PLACE_HIGH_COLUMN: Final = bytes(place >> 6 for place in range(COUNT_MAX))
+_INDEXES: Final = tuple(bytes((index << 1,)) for index in range(_NARROW))
+_INDEX_COLUMN: Final = b"".join(_INDEXES)
+_INDEX_LOW_COLUMN: Final = bytes(index << 1 & 0x7F | 0x80 for index in range(COUNT_MAX))
+_INDEX_HIGH_COLUMN: Final = bytes(index >> 6 for index in range(COUNT_MAX))
 assert COUNT_MAX <= 8192
 
 _FEW: Final = 6
@@ -43,8 +43,8 @@ _ENTRY = struct.Struct(">iqi2x")
 _ENTRY_BEFORE_EPOCHS = struct.Struct(">iq2x")
 
 
-class Known(NamedTuple):
-    """A topic that is there, and what is committed of it."""
+class TopicCommit(NamedTuple):
+    """A topic that exists, and the offsets that are committed for it."""
 
     name: str
     id: bytes
@@ -52,32 +52,32 @@ class Known(NamedTuple):
 
 
 class CommitBatch:
-    """What `decision.Sealed` asks for."""
+    """Implements `decision.PreEncoded`."""
 
     __slots__ = ("_group_id", "_now_ms", "_topics", "data", "header")
 
-    def __init__(self, group_id: str, topics: list[Known], now_ms: int) -> None:
+    def __init__(self, group_id: str, topics: list[TopicCommit], now_ms: int) -> None:
         self._group_id = group_id
         self._topics = topics
         self._now_ms = now_ms
         time = _TIME.pack(now_ms)
         parts: list[Buffer] = []
-        place = 0
+        index = 0
         for name, topic_id, offsets in topics:
             count = offsets.entry_count
-            if count < _FEW and place + count <= _NARROW:
-                parts += _by_pieces(_mould(group_id, name, topic_id, 0), offsets, place, time)
+            if count < _FEW and index + count <= _NARROW:
+                parts += _by_pieces(_template(group_id, name, topic_id, 0), offsets, index, time)
             else:
-                narrow = min(max(_NARROW - place, 0), count)
+                narrow = min(max(_NARROW - index, 0), count)
                 if narrow:
-                    parts.append(_by_columns(_mould(group_id, name, topic_id, 0), offsets, 0, narrow, place, time))
+                    parts.append(_by_columns(_template(group_id, name, topic_id, 0), offsets, 0, narrow, index, time))
                 if narrow < count:
-                    wide = _mould(group_id, name, topic_id, _NARROW)
-                    parts.append(_by_columns(wide, offsets, narrow, count, place + narrow, time))
-            place += count
+                    wide = _template(group_id, name, topic_id, _NARROW)
+                    parts.append(_by_columns(wide, offsets, narrow, count, index + narrow, time))
+            index += count
         self.data: bytearray
         self.header: BatchHeader
-        self.data, self.header = log_batch.seal(parts, place, now_ms)
+        self.data, self.header = log_batch.build_encoded(parts, index, now_ms)
 
     def replay_into(self, machine: GroupMachine) -> None:
         for name, topic_id, offsets in self._topics:
@@ -85,8 +85,8 @@ class CommitBatch:
 
 
 def _committed(offsets: TopicOffsets, topic_id: bytes, now_ms: int) -> dict[int, Committed]:
-    """What decoding the records would give."""
-    if offsets.tells_epochs:
+    """The values that decoding the records would give."""
+    if offsets.has_epochs:
         return {
             index: (offset, epoch, "", now_ms, NO_TIMESTAMP, topic_id)
             for index, offset, epoch in _ENTRY.iter_unpack(offsets.entries)
@@ -97,11 +97,11 @@ def _committed(offsets: TopicOffsets, topic_id: bytes, now_ms: int) -> dict[int,
     }
 
 
-class _Mould(NamedTuple):
-    """A record without what differs. Between two pieces stand its place in the batch, the partition, the offset (and
-    then the leader epoch, which is among the pieces for those who do not tell it), and the time."""
+class _Template(NamedTuple):
+    """A record without the fields that differ: between the pieces are the index in the batch, the partition, the offset
+    (with the leader epoch, or `no_epoch` for versions that have none), and the timestamp."""
 
-    to_place: bytes
+    to_index: bytes
     to_partition: bytes
     to_offset: bytes
     no_epoch: bytes
@@ -110,21 +110,21 @@ class _Mould(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _mould(group_id: str, topic: str, topic_id: bytes, place: int) -> _Mould:
-    """Groups commit the same topics again and again. `place` is one for all that take as many bytes."""
+def _template(group_id: str, topic: str, topic_id: bytes, index: int) -> _Template:
+    """Cached, for groups commit the same topics again and again. `index`: any one of the same encoded size."""
     key = group_records.encode_key(OffsetCommitKey(group_id, topic, 0))
     value = group_records.encode_value(OffsetCommitValue(0, NO_EPOCH, "", 0, NO_TIMESTAMP, topic_id))
-    record = log_batch.record(place, key, value)
-    place_at = record.index(0) + 2  # behind attributes and time, both 0; the length before them has no 0 in it
+    record = log_batch.record(index, key, value)
+    index_at = record.index(0) + 2  # behind attributes and time, both 0; the length before them has no 0 in it
     value_at = len(record) - 1 - len(value)
     partition_at = value_at - 1 - PARTITION_BYTES
     assert len(value) < _NARROW, "so that its length takes one byte"
     offset_at = value_at + _OFFSET_IN_VALUE
     epoch_at, metadata_at = offset_at + _OFFSET_BYTES, offset_at + _OFFSET_AND_EPOCH_BYTES
     time_at = value_at + _TIME_IN_VALUE
-    return _Mould(
-        to_place=record[:place_at],
-        to_partition=record[place_at + (1 if place < _NARROW else 2) : partition_at],
+    return _Template(
+        to_index=record[:index_at],
+        to_partition=record[index_at + (1 if index < _NARROW else 2) : partition_at],
         to_offset=record[partition_at + PARTITION_BYTES : offset_at],
         no_epoch=record[epoch_at:metadata_at],
         to_time=record[metadata_at:time_at],
@@ -132,37 +132,37 @@ def _mould(group_id: str, topic: str, topic_id: bytes, place: int) -> _Mould:
     )
 
 
-def _by_pieces(mould: _Mould, offsets: TopicOffsets, place: int, time: bytes) -> list[Buffer]:
-    to_place, to_partition, to_offset, no_epoch, to_time, to_end = mould
-    if not offsets.tells_epochs:
+def _by_pieces(template: _Template, offsets: TopicOffsets, index: int, time: bytes) -> list[Buffer]:
+    to_index, to_partition, to_offset, no_epoch, to_time, to_end = template
+    if not offsets.has_epochs:
         to_time = no_epoch + to_time
     entries, size = offsets.entries, offsets.entry_bytes
     pieces: list[Buffer] = []
     for at in range(0, len(entries), size):
         offset_at = at + PARTITION_BYTES
-        partition, told = entries[at:offset_at], entries[offset_at : at + size - _NO_METADATA_BYTES]
-        pieces += (to_place, _PLACES[place], to_partition, partition, to_offset, told, to_time, time, to_end)
-        place += 1
+        partition, offset = entries[at:offset_at], entries[offset_at : at + size - _NO_METADATA_BYTES]
+        pieces += (to_index, _INDEXES[index], to_partition, partition, to_offset, offset, to_time, time, to_end)
+        index += 1
     return pieces
 
 
-def _by_columns(mould: _Mould, offsets: TopicOffsets, first: int, end: int, place: int, time: bytes) -> bytearray:
-    """The entries from `first` to `end`, all of which have a place of the same width."""
-    to_place, to_partition, to_offset, no_epoch, to_time, to_end = mould
-    no_place = b"\0" if place < _NARROW else b"\0\0"
+def _by_columns(template: _Template, offsets: TopicOffsets, first: int, end: int, index: int, time: bytes) -> bytearray:
+    """The entries from `first` to `end`, all of which have an index of the same width."""
+    to_index, to_partition, to_offset, no_epoch, to_time, to_end = template
+    no_index = b"\0" if index < _NARROW else b"\0\0"
     no_partition, no_offset = bytes(PARTITION_BYTES), bytes(_OFFSET_BYTES)
     record = b"".join(
-        (to_place, no_place, to_partition, no_partition, to_offset, no_offset, no_epoch, to_time, time, to_end)
+        (to_index, no_index, to_partition, no_partition, to_offset, no_offset, no_epoch, to_time, time, to_end)
     )
     count, step = end - first, len(record)
     rows = bytearray(record * count)
-    at = len(to_place)
-    if place < _NARROW:
-        rows[at::step] = _PLACE_COLUMN[place : place + count]
+    at = len(to_index)
+    if index < _NARROW:
+        rows[at::step] = _INDEX_COLUMN[index : index + count]
     else:
-        rows[at::step] = _PLACE_LOW_COLUMN[place : place + count]
-        rows[at + 1 :: step] = _PLACE_HIGH_COLUMN[place : place + count]
-    at += len(no_place) + len(to_partition)
+        rows[at::step] = _INDEX_LOW_COLUMN[index : index + count]
+        rows[at + 1 :: step] = _INDEX_HIGH_COLUMN[index : index + count]
+    at += len(no_index) + len(to_partition)
     size = offsets.entry_bytes
     entries = offsets.entries[first * size : end * size]
     for column in range(PARTITION_BYTES):

@@ -1,8 +1,7 @@
-"""Committed offsets: how far each group has read each partition.
+"""Committed offsets of groups, by group, topic and partition; the newest counts.
 
-An offset is a note that somebody leaves under (group, topic, partition), with a few bytes of metadata; the newest
-counts. Offsets committed within a transaction (KIP-447) are pending until it ends: they count when it is committed,
-and until then a reader that asks for stable offsets is told to come back.
+Offsets that are committed in a transaction (KIP-447) are pending until it ends: they count when it is committed, and
+until then OffsetFetch with `require_stable` answers UNSTABLE_OFFSET_COMMIT.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from ottla.coordinator.commit_batch import CommitBatch, Known
+from ottla.coordinator.commit_batch import CommitBatch, TopicCommit
 from ottla.coordinator.decision import LogRecord
 from ottla.coordinator.group_context import GroupContext
 from ottla.coordinator.group_records import NO_EPOCH, NO_TIMESTAMP, Committed, OffsetCommitKey, OffsetCommitValue
@@ -37,7 +36,7 @@ Topics = dict[str, dict[int, Committed]]
 
 
 class _Pending(NamedTuple):
-    """An offset that counts when its transaction is committed, and the how-manieth of them it is."""
+    """An offset that counts when its transaction is committed; `number`: in order of arrival."""
 
     number: int
     value: OffsetCommitValue
@@ -46,13 +45,13 @@ class _Pending(NamedTuple):
 class CommittedOffsets:
     """The offsets of all groups of one shard."""
 
-    __slots__ = ("_committed", "_context", "_pended", "_pending")
+    __slots__ = ("_committed", "_context", "_pending", "_pending_count")
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context
         self._committed: dict[str, Topics] = {}
         self._pending: dict[int, dict[OffsetCommitKey, _Pending]] = {}  # by producer id
-        self._pended = 0
+        self._pending_count = 0
 
     def has(self, group_id: str) -> bool:
         return group_id in self._committed
@@ -60,7 +59,7 @@ class CommittedOffsets:
     # Committing.
 
     def commit(self, request: OffsetCommitRequest, now_ms: int) -> tuple[list[LogRecord], OffsetCommitResponse]:
-        """The records that a commit needs, and its answer once they are committed."""
+        """The records of a commit, and its response."""
         image, config = self._context.image, self._context.config
         metadata_max = config.offset_metadata_max_bytes
         expires_ms = NO_TIMESTAMP if request.retention_time_ms == NO_RETENTION else now_ms + request.retention_time_ms
@@ -88,8 +87,8 @@ class CommittedOffsets:
             topics.append(OffsetCommitResponseTopic(topic_id=topic.topic_id, name=topic.name, partitions=results))
         return records, OffsetCommitResponse(topics=topics)
 
-    def commit_bare(self, commit: Commit, now_ms: int) -> tuple[CommitBatch | None, list[int]]:
-        """The same for a commit that is not worth a tree: its batch, and what becomes of each topic."""
+    def commit_fast(self, commit: Commit, now_ms: int) -> tuple[CommitBatch | None, list[int]]:
+        """The same on the fast path: the batch, and the error code of each topic."""
         image = self._context.image
         known = []
         codes: list[int] = []
@@ -97,7 +96,7 @@ class CommittedOffsets:
             name = offsets.topic if isinstance(offsets.topic, str) else image.names.get(offsets.topic, "")
             topic = image.topics.get(name)
             if topic is not None:
-                known.append(Known(name, topic.id, offsets))
+                known.append(TopicCommit(name, topic.id, offsets))
                 codes.append(ErrorCode.none)
             elif isinstance(offsets.topic, str) or offsets.topic == ZERO_UUID:
                 codes.append(ErrorCode.unknown_topic_or_partition)
@@ -108,8 +107,8 @@ class CommittedOffsets:
     # Replay.
 
     def replay_all(self, group_id: str, name: str, commits: Mapping[int, Committed]) -> None:
-        """Offsets of one topic came to count. They are the newest: of two commits the later one counts, whenever the
-        transaction of the other ends."""
+        """Committed offsets of one topic. They replace pending ones: of two commits the later one counts, also if the
+        transaction of the earlier one ends after it."""
         for pending in self._pending.values():
             for index in commits:
                 pending.pop(OffsetCommitKey(group_id, name, index), None)
@@ -127,8 +126,8 @@ class CommittedOffsets:
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int | None = None) -> None:
         if producer_id is not None and value is not None:
-            self._pended += 1
-            self._pending.setdefault(producer_id, {})[key] = _Pending(self._pended, value)
+            self._pending_count += 1
+            self._pending.setdefault(producer_id, {})[key] = _Pending(self._pending_count, value)
             return
         group_id, name, index = key
         if value is not None:
@@ -145,7 +144,7 @@ class CommittedOffsets:
             self._committed.pop(group_id, None)
 
     def replay_end(self, producer_id: int, *, committed: bool) -> list[str]:
-        """A transaction has ended: its marker stands in the log. The groups whose offsets came to count."""
+        """The marker of a transaction was appended. The groups whose pending offsets were committed."""
         ended = self._pending.pop(producer_id, {})
         if not committed:
             return []
@@ -159,7 +158,7 @@ class CommittedOffsets:
     # Reading.
 
     def fetch(self, request: OffsetFetchRequestGroup, *, stable: bool) -> OffsetFetchResponseGroup:
-        """What is committed, for some partitions or (topics None) for all. Nothing committed is no error."""
+        """The committed offsets of some partitions, or of all (topics None). A partition without one has offset -1."""
         committed = self._committed.get(request.group_id, {})
         unstable = self._unstable(request.group_id) if stable and self._pending else set()
         image = self._context.image
@@ -199,7 +198,7 @@ class CommittedOffsets:
     def tombstones(
         self, group_id: str, topic: str | None = None, indexes: Iterable[int] | None = None
     ) -> list[LogRecord]:
-        """For everything a group has committed, or for one topic, or for some of its partitions."""
+        """For all offsets of a group, or those of one topic, or of some of its partitions."""
         wanted = None if indexes is None else set(indexes)
         return [
             LogRecord(key, None)
@@ -208,7 +207,7 @@ class CommittedOffsets:
         ]
 
     def tombstones_of(self, group_id: str, topic: str, topic_id: bytes) -> list[LogRecord]:
-        """For what a group has committed of one topic, and not of another one that had or has its name."""
+        """For the offsets of one topic, not of another topic with the same name."""
         return [
             LogRecord(key, None)
             for key, value in self.partitions_of(group_id)
@@ -225,7 +224,7 @@ class CommittedOffsets:
         subscribes: Callable[[str], bool],
         kept_since_ms: Callable[[OffsetCommitValue], int | None],
     ) -> list[LogRecord]:
-        """Tombstones for offsets that nobody has needed for `offsets.retention.minutes` (KIP-211)."""
+        """Tombstones for offsets that were unused for `offsets.retention.minutes` (KIP-211)."""
         retention_ms = self._context.config.offsets_retention_minutes * 60_000
         unstable = self._unstable(group_id) if self._pending else set()
         found = []
@@ -258,7 +257,7 @@ def _fetched(
         if (name, index) in unstable:
             results.append(_nothing(index, ErrorCode.unstable_offset_commit))
         elif value is None or (topic_id != ZERO_UUID and value.topic_id not in (ZERO_UUID, topic_id)):
-            results.append(_nothing(index))  # or it was said of another topic that had the same name
+            results.append(_nothing(index))  # or it belongs to another topic that had the same name
         else:
             results.append(
                 OffsetFetchResponsePartitions(

@@ -1,9 +1,8 @@
-"""Members that speak the classic protocol in a group that speaks the new one.
+"""Classic members of a consumer group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup during a migration (KIP-848).
 
-To them it looks as before: they are told to rejoin, join, ask for their assignment, send heartbeats. But nobody leads
-and nobody waits: a JoinGroup is answered at once with the member's epoch as the generation, and the coordinator itself
-answers SyncGroup. A member that must give something up, or could get more, is told with its next heartbeat to rejoin;
-what it then says it owns shows what it gave up.
+There is no group leader and no waiting: JoinGroup is answered at once with the member epoch as the generation, and
+SyncGroup with the assignment that the coordinator computed. A member that has to revoke partitions, or can get more, is
+told by its next heartbeat to rejoin; the owned partitions in its subscription show what it has revoked.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ottla.wire.schema.sync_group import SyncGroupRequest, SyncGroupResponse
 if TYPE_CHECKING:
     from ottla.coordinator.consumer_group import ConsumerGroup
 
-TELLS_MEMBER_ID_FROM: Final = 4
+MEMBER_ID_REQUIRED_FROM: Final = 4
 
 
 def join(
@@ -41,15 +40,15 @@ def join(
     now_ms: int,
 ) -> Decision:
     member_id = request.member_id or new_member_id(request, client, group.context.new_id())
-    group.check_room(member_id, request.group_instance_id)
+    group.check_max_size(member_id, request.group_instance_id)
     _check_protocols(group, request)
-    if not request.member_id and request.group_instance_id is None and version >= TELLS_MEMBER_ID_FROM:
+    if not request.member_id and request.group_instance_id is None and version >= MEMBER_ID_REQUIRED_FROM:
         return answer(reply_to, JoinGroupResponse(error_code=ErrorCode.member_id_required, member_id=member_id))
     records: list[LogRecord] = []
     subscription = _subscription(request)
     old = None if request.group_instance_id is None else group.state.static_member(request.group_instance_id)
-    before = _seat(group, request, member_id, records)
-    after = _noted(before, request, client, subscription)
+    before = _joining_member(group, request, member_id, records)
+    after = _updated(before, request, client, subscription)
     if old is not None and old.classic is None:
         left = {who: each for who, each in group.state.members.items() if who != old.id}
         left[after.id] = after
@@ -64,7 +63,7 @@ def join(
 
 
 def _check_protocols(group: ConsumerGroup, request: JoinGroupRequest) -> None:
-    """Somebody new must share an assignor with all that speak as it does: the group may yet become classic."""
+    """A new member must share an assignor with all classic members: the group may become classic again."""
     names = {protocol.name for protocol in request.protocols}
     for member in group.state.members.values():
         if member.classic is not None and member.id != request.member_id:
@@ -80,16 +79,18 @@ def _subscription(request: JoinGroupRequest) -> Subscription:
         raise Refused(ErrorCode.inconsistent_group_protocol, str(failure)) from None
 
 
-def _seat(group: ConsumerGroup, request: JoinGroupRequest, member_id: str, records: list[LogRecord]) -> ConsumerMember:
+def _joining_member(
+    group: ConsumerGroup, request: JoinGroupRequest, member_id: str, records: list[LogRecord]
+) -> ConsumerMember:
     instance_id = request.group_instance_id
     if instance_id is None:
         return group.state.members.get(member_id, ConsumerMember(member_id))
     if not request.member_id:
-        return group.seat_of(member_id, instance_id, records, classic=True)
+        return group.static_member_for(member_id, instance_id, records, classic=True)
     return group.member(member_id, instance_id)
 
 
-def _noted(
+def _updated(
     before: ConsumerMember, request: JoinGroupRequest, client: MemberClient, subscription: Subscription
 ) -> ConsumerMember:
     return before._replace(
@@ -116,11 +117,11 @@ def _joined(member: ConsumerMember) -> JoinGroupResponse:
 
 
 def sync(group: ConsumerGroup, request: SyncGroupRequest, reply_to: ReplyTo, now: float) -> Decision:
-    member, classic = _speaker(group, request.member_id, request.group_instance_id, request.generation_id)
+    member, classic = _classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
     name, subscription = classic.protocols[0]
     if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, name):
         raise Refused(ErrorCode.inconsistent_group_protocol)
-    # One that has to give something up has rejoined already: it first does that, and rejoins once more.
+    # A member that has to revoke partitions has rejoined already: it revokes them first, then rejoins once more.
     if group.state.epoch > member.epoch and member.state != MemberState.UNREVOKED:
         _expect_join(group, member, now)
         raise Refused(ErrorCode.rebalance_in_progress)
@@ -136,7 +137,7 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, reply_to: ReplyTo, now
 
 
 def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, reply_to: ReplyTo, now: float) -> Decision:
-    member, _ = _speaker(group, request.member_id, request.group_instance_id, request.generation_id)
+    member, _ = _classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
     group.arm(member, now)
     response = HeartbeatResponse()
     if _should_rejoin(group, member):
@@ -159,7 +160,7 @@ def _expect_join(group: ConsumerGroup, member: ConsumerMember, now: float) -> No
         group.set_timer(member, Timer.JOIN, now + member.rebalance_timeout_ms / 1000)
 
 
-def _speaker(
+def _classic_member(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
 ) -> tuple[ConsumerMember, ClassicSide]:
     member = group.member(member_id, instance_id)

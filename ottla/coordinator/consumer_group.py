@@ -1,20 +1,19 @@
-"""The next-generation consumer group (KIP-848): the coordinator assigns, members only heartbeat.
+"""Consumer group (KIP-848): the coordinator assigns partitions, members send heartbeats only.
 
-One request does everything. A member joins with epoch 0, says what it subscribes to and what it holds, and hears its
-epoch and what it may read; it leaves with epoch -1, or -2 if it is static and comes back. Nobody waits for anybody:
-each heartbeat brings its sender a step nearer to the target assignment (see `reconciliation`).
+A member joins with epoch 0, its subscription and its owned partitions, and gets its epoch and assignment. It leaves
+with epoch -1, or -2 if it is static and will come back. Members do not wait for each other: each heartbeat brings its
+sender a step nearer to the target assignment (`reconciliation`).
 
-    heartbeat:  check the epoch -> note the subscription -> new group epoch? -> new target? -> reconcile -> answer
+    heartbeat:  check the epoch -> update the subscription -> new group epoch? -> new target? -> reconcile -> respond
 
-Durable are the epochs, members, target and current assignments and resolved expressions (see `consumer_state`).
-Lost with the coordinator are only timers, which then start anew:
+Durable are the epochs, members, target and current assignments and resolved regular expressions
+(`consumer_group_data`). Only timers are lost with the coordinator, and start again:
 
-    SESSION     nothing heard from a member                                        -> it is fenced
-    REVOCATION  a member has not given up in time what it was told to              -> it is fenced
-    JOIN, SYNC  a member of the classic protocol does not rejoin, does not sync    -> it is fenced
+    SESSION     no heartbeat of a member                                -> it is fenced
+    REVOCATION  a member has not revoked its partitions in time         -> it is fenced
+    JOIN, SYNC  a classic member does not rejoin, or does not sync      -> it is fenced
 
-Members of the classic protocol take part through `consumer_classic`; `conversion` turns groups of the one kind into
-groups of the other.
+Classic members take part through `consumer_classic`; `conversion` upgrades and downgrades groups.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from ottla.coordinator.consumer_group_data import ConsumerGroupData
 from ottla.coordinator.consumer_group_member import (
     JOINING,
     LEAVING,
-    LEAVING_FOR_NOW,
+    LEAVING_STATIC,
     ConsumerMember,
     MemberState,
     Timer,
     assignment_of,
     current_record,
-    farewell_records,
+    member_tombstones,
     metadata_record,
     target_record,
 )
@@ -66,9 +65,9 @@ from ottla.wire.schema.join_group import JoinGroupRequest
 from ottla.wire.schema.leave_group import MemberIdentity
 from ottla.wire.schema.sync_group import SyncGroupRequest
 
-NOT_SAID: Final = -1
+NOT_SET: Final = -1
 RETRY_S: Final = 0.5
-"""If a member could not be fenced because the log could not be written, try again this soon."""
+"""If a member could not be fenced because the append failed, retry after this time."""
 
 
 class ConsumerGroup:
@@ -81,15 +80,17 @@ class ConsumerGroup:
         self.state = ConsumerGroupData(group_id)
         self.context = context
         self._timers: Deadlines[tuple[str, Timer]] = Deadlines()
-        self._seen_image: object = None  # the image the group's topics were last compared with, and its names of topics
+        self._seen_image: object = (
+            None  # the image that the group's topics were last compared with, and its topic names
+        )
         self._seen_names: object = None
 
     @property
     def config(self) -> GroupConfig:
-        """The settings as they are now: those of this group, and of the brokers where it has none."""
+        """The group's current settings, with the broker's as defaults."""
         return group_config(self.context.image.group_configs.get(self.id, {}), self.context.config)
 
-    # What others ask of any group.
+    # The same methods as ClassicGroup.
 
     @property
     def state_name(self) -> str:
@@ -119,16 +120,16 @@ class ConsumerGroup:
         self, member_id: str, instance_id: str | None, generation: int, *, version: int, transactional: bool
     ) -> None:
         if generation < 0 and self.is_empty:
-            return  # an administrator, or a consumer that manages its partitions itself
+            return  # an administrator, or a consumer without group management
         if transactional and generation < 0 and not member_id and instance_id is None:
-            return  # a producer that was not told on whose behalf it commits
+            return  # a producer without consumer group metadata
         member = self.member(member_id, None)
         if not transactional and member.classic is None and version < 9:
             raise Refused(ErrorCode.unsupported_version, "members of this protocol commit with version 9 or above")
         _check_epoch_of(member, generation, transactional=transactional)
 
     def committed(self, member_id: str, now: float) -> None:
-        """No sign of life in this protocol: only heartbeats are."""
+        """Only heartbeats keep the session alive in this protocol."""
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
         if not member_id and member_epoch < 0:
@@ -136,7 +137,7 @@ class ConsumerGroup:
         _check_epoch_of(self.member(member_id or "", None), member_epoch)
 
     def check_offset_delete(self) -> None:
-        """Always allowed; topics that are subscribed to are kept by who asks."""
+        """Always allowed; the caller keeps the offsets of subscribed topics."""
 
     def subscribes(self, topic: str) -> bool:
         return self.state.subscribes_to(topic)
@@ -158,7 +159,7 @@ class ConsumerGroup:
         return known or tuple(ASSIGNORS)
 
     def member(self, member_id: str, instance_id: str | None) -> ConsumerMember:
-        """The member that asks; refused if it is none, or if another process has taken its place."""
+        """The member that sends a request. Refused if it is no member, or if its instance id has another member id."""
         if instance_id is None:
             member = self.state.members.get(member_id)
         else:
@@ -174,11 +175,11 @@ class ConsumerGroup:
     def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, client: MemberClient, reply_to: ReplyTo, now: float, now_ms: int
     ) -> Decision:
-        if request.member_epoch in (LEAVING, LEAVING_FOR_NOW):
+        if request.member_epoch in (LEAVING, LEAVING_STATIC):
             return self._leave(request, reply_to, now_ms)
         records: list[LogRecord] = []
         before = self._member_of(request, records)
-        after = _noted(before, request, client)
+        after = _updated(before, request, client)
         owned = None if request.topic_partitions is None else assignment_of(request.topic_partitions)
         after = self.advance(before, after, owned, records, now_ms)
         self.arm(after, now, moved=after != before)
@@ -188,25 +189,25 @@ class ConsumerGroup:
             heartbeat_interval_ms=self.config.consumer_heartbeat_interval_ms,
         )
         if request.member_epoch == JOINING or _is_full(request) or after.assigned != before.assigned:
-            response.assignment = _told(after.assigned)
+            response.assignment = _wire_assignment(after.assigned)
         return Decision(records, ((reply_to, response),))
 
     def _member_of(self, request: ConsumerGroupHeartbeatRequest, records: list[LogRecord]) -> ConsumerMember:
-        """The sender as the group knows it. A static member that comes back takes the place of who it was."""
+        """The sender as the group knows it. A static member that rejoins replaces its old member id."""
         joining = request.member_epoch == JOINING
         if not joining and not self.state.exists:
             raise Refused(ErrorCode.group_id_not_found, f"Group {self.id} not found.")
         member_id = request.member_id or self.context.new_id()
-        self.check_room(member_id, request.instance_id)
+        self.check_max_size(member_id, request.instance_id)
         if joining and request.instance_id is not None:
-            return self.seat_of(member_id, request.instance_id, records, classic=False)
+            return self.static_member_for(member_id, request.instance_id, records, classic=False)
         if joining and member_id not in self.state.members:
             return ConsumerMember(member_id)
         member = self.member(member_id, request.instance_id)
         _check_heartbeat_epoch(member, request)
         return member
 
-    def check_room(self, member_id: str, instance_id: str | None) -> None:
+    def check_max_size(self, member_id: str, instance_id: str | None) -> None:
         limit = self.context.config.group_consumer_max_size
         known = member_id in self.state.members or instance_id in self.state.static_ids
         if len(self.state.members) >= limit and not known:
@@ -214,18 +215,20 @@ class ConsumerGroup:
                 ErrorCode.group_max_size_reached, f"The consumer group has reached its maximum size of {limit} members."
             )
 
-    def seat_of(self, member_id: str, instance_id: str, records: list[LogRecord], *, classic: bool) -> ConsumerMember:
-        """A place for a static member that joins: a new one, or the one its instance id had."""
+    def static_member_for(
+        self, member_id: str, instance_id: str, records: list[LogRecord], *, classic: bool
+    ) -> ConsumerMember:
+        """The state of a static member that joins: new, or taken over from its instance id."""
         old = self.state.static_member(instance_id)
         if old is None or old.id == member_id:
             return self.state.members.get(member_id, ConsumerMember(member_id))
-        if not classic and old.classic is None and old.epoch != LEAVING_FOR_NOW:
+        if not classic and old.classic is None and old.epoch != LEAVING_STATIC:
             raise Refused(
                 ErrorCode.unreleased_instance_id,
                 f"Static member {member_id} cannot join the group: its instance id {instance_id} is owned by {old.id}.",
             )
         member = old._replace(id=member_id, epoch=JOINING, previous_epoch=JOINING)
-        records += farewell_records(self.id, old.id)
+        records += member_tombstones(self.id, old.id)
         records.append(metadata_record(self.id, member))
         records.append(target_record(self.id, member_id, self.state.targets.get(old.id, EMPTY)))
         records.append(current_record(self.id, member))
@@ -239,7 +242,8 @@ class ConsumerGroup:
         records: list[LogRecord],
         now_ms: int,
     ) -> ConsumerMember:
-        """All that follows from one member's news: the group's epoch, the target, the member's own next step."""
+        """Everything that follows from a change of one member: group epoch, target assignment, the member's next
+        step."""
         if after != before:
             records.append(metadata_record(self.id, after))
         state, image = self.state, self.context.image
@@ -250,7 +254,7 @@ class ConsumerGroup:
         epoch, regexes = state.epoch, state.regexes
         bump = epoch == 0 or (after.topic_names, after.regex) != (before.topic_names, before.regex)
         if bump or image is not self._seen_image:
-            bump, regexes, hashed = self._look_at_topics(self._with(after, replaced), records, now_ms, bump=bump)
+            bump, regexes, hashed = self._check_topics(self._with(after, replaced), records, now_ms, bump=bump)
             if bump:
                 epoch += 1
                 records.append(state.epoch_record(epoch, hashed))
@@ -279,10 +283,10 @@ class ConsumerGroup:
         members[member.id] = member
         return members
 
-    def _look_at_topics(
+    def _check_topics(
         self, members: dict[str, ConsumerMember], records: list[LogRecord], now_ms: int, *, bump: bool
     ) -> tuple[bool, dict[str, Resolved], int]:
-        """Whether the topics that the group reads are others than they were, or the expressions stand for others."""
+        """Whether the subscribed topics, or the topics of regular expressions, have changed."""
         state, image = self.state, self.context.image
         wanted = {member.regex for member in members.values() if member.regex}
         regexes = resolve(wanted, state.regexes, image, now_ms, again=image.names is not self._seen_names)
@@ -297,7 +301,7 @@ class ConsumerGroup:
         if bump and state.has_partition_metadata:
             records.append(LogRecord(ConsumerGroupPartitionMetadataKey(self.id), None))
         if not records and not bump:
-            # Nothing is at stake that a failing log could lose: the next heartbeat need not look again.
+            # No records are to be written that could fail: the next heartbeat need not compare again.
             self._seen_image, self._seen_names = image, image.names
         return bump, regexes, hashed
 
@@ -326,20 +330,20 @@ class ConsumerGroup:
             raise Refused(ErrorCode.group_id_not_found, f"Group {self.id} not found.")
         member = self.member(request.member_id, request.instance_id)
         response = ConsumerGroupHeartbeatResponse(member_id=member.id, member_epoch=request.member_epoch)
-        if request.member_epoch == LEAVING_FOR_NOW:
-            away = member._replace(epoch=LEAVING_FOR_NOW, state=MemberState.STABLE, revoking=EMPTY)
+        if request.member_epoch == LEAVING_STATIC:
+            away = member._replace(epoch=LEAVING_STATIC, state=MemberState.STABLE, revoking=EMPTY)
             self.drop_timer(member, Timer.REVOCATION)
             return Decision([current_record(self.id, away)], ((reply_to, response),))
         return Decision(self.fence([member], now_ms), ((reply_to, response),))
 
     def fence(self, gone: Collection[ConsumerMember], now_ms: int) -> list[LogRecord]:
-        """The group without these members. If only members of the classic protocol are left it becomes classic."""
+        """Remove these members. If only classic members are left, the group becomes classic."""
         state = self.state
         gone_ids = {member.id for member in gone}
         left = {member_id: member for member_id, member in state.members.items() if member_id not in gone_ids}
         if conversion.can_downgrade(self, left):
             return conversion.downgrade(self, left, now_ms)
-        records = [record for member_id in sorted(gone_ids) for record in farewell_records(self.id, member_id)]
+        records = [record for member_id in sorted(gone_ids) for record in member_tombstones(self.id, member_id)]
         wanted = {member.regex for member in left.values()}
         regexes = {regex: resolved for regex, resolved in state.regexes.items() if regex in wanted}
         records += [state.regex_record(regex, None) for regex in state.regexes if regex not in regexes]
@@ -347,7 +351,7 @@ class ConsumerGroup:
         records.append(state.epoch_record(state.epoch + 1, hashed))
         return records
 
-    # Members of the classic protocol.
+    # Classic members.
 
     def join(
         self, request: JoinGroupRequest, version: int, client: MemberClient, reply_to: ReplyTo, now: float, now_ms: int
@@ -366,7 +370,7 @@ class ConsumerGroup:
     # Time.
 
     def arm(self, member: ConsumerMember, now: float, *, moved: bool = False) -> None:
-        """A sign of life: the session starts again. Giving partitions up has a time of its own, from being asked to."""
+        """Restart the session timer. The revocation timer starts when the member is told to revoke."""
         classic = member.classic
         session_ms = self.config.consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
         self.set_timer(member, Timer.SESSION, now + session_ms / 1000)
@@ -392,7 +396,7 @@ class ConsumerGroup:
             member = self.state.members.get(member_id)
             if member is not None and (timer != Timer.REVOCATION or member.state == MemberState.UNREVOKED):
                 late[member_id] = member
-                self._timers.set((member_id, timer), now + RETRY_S)  # until replay says that it is gone
+                self._timers.set((member_id, timer), now + RETRY_S)  # until its tombstones are replayed
         self.deadline = self._timers.first
         return Decision(self.fence(late.values(), now_ms)) if late else NOTHING
 
@@ -403,8 +407,8 @@ class ConsumerGroup:
         return NOTHING
 
 
-def _noted(before: ConsumerMember, request: ConsumerGroupHeartbeatRequest, client: MemberClient) -> ConsumerMember:
-    """The member with what its heartbeat says; what that leaves out stays as it was."""
+def _updated(before: ConsumerMember, request: ConsumerGroupHeartbeatRequest, client: MemberClient) -> ConsumerMember:
+    """The member with the fields of its heartbeat; fields that are not set stay."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     return before._replace(
         instance_id=request.instance_id or before.instance_id,
@@ -414,7 +418,7 @@ def _noted(before: ConsumerMember, request: ConsumerGroupHeartbeatRequest, clien
         topic_names=before.topic_names if names is None else frozenset(names),
         regex=before.regex if regex is None else regex,
         rebalance_timeout_ms=(
-            before.rebalance_timeout_ms if request.rebalance_timeout_ms == NOT_SAID else request.rebalance_timeout_ms
+            before.rebalance_timeout_ms if request.rebalance_timeout_ms == NOT_SET else request.rebalance_timeout_ms
         ),
         server_assignor=request.server_assignor or before.server_assignor,
         classic=None,
@@ -422,12 +426,12 @@ def _noted(before: ConsumerMember, request: ConsumerGroupHeartbeatRequest, clien
 
 
 def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """A member that is unsure whether it was heard says everything again, and is told everything again."""
+    """Whether all fields are set, as after a lost response: then the response has the assignment, too."""
     subscribed = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
-    return request.rebalance_timeout_ms != NOT_SAID and subscribed and request.topic_partitions is not None
+    return request.rebalance_timeout_ms != NOT_SET and subscribed and request.topic_partitions is not None
 
 
-def _told(assigned: Assignment) -> wire.Assignment:
+def _wire_assignment(assigned: Assignment) -> wire.Assignment:
     topics = [
         wire.ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
         for topic_id, partitions in assigned.items()
@@ -441,7 +445,7 @@ def _check_heartbeat_epoch(member: ConsumerMember, request: ConsumerGroupHeartbe
         return
     owned = None if request.topic_partitions is None else assignment_of(request.topic_partitions)
     if epoch == member.previous_epoch < member.epoch and holds_only(owned, member.assigned):
-        return  # the answer that told it of its new epoch was lost
+        return  # the response with its new epoch was lost
     compared = "greater" if epoch > member.epoch else "smaller"
     raise Refused(
         ErrorCode.fenced_member_epoch,
@@ -451,7 +455,7 @@ def _check_heartbeat_epoch(member: ConsumerMember, request: ConsumerGroupHeartbe
 
 
 def _check_epoch_of(member: ConsumerMember, epoch: int, *, transactional: bool = False) -> None:
-    """Producers know no epochs of members: what is stale for a consumer is an old generation for them."""
+    """Transactional commits know no member epochs: they get ILLEGAL_GENERATION instead of STALE_MEMBER_EPOCH."""
     if epoch == member.epoch:
         return
     stale = member.classic is None and not transactional

@@ -1,10 +1,8 @@
-"""The durable half of a consumer group: what its records say, and what follows from them.
+"""The durable state of a consumer group (KIP-848): what its records say. Changed by `replay` only.
 
-Changed by `replay` alone. Whoever decides reads it, and returns the records that would change it.
-
-    group epoch         grows with everything that calls for a new assignment: a subscription, a member gone, topics
-    target epoch        the group epoch that the target assignment was computed for
-    member epoch        the target epoch that a member has been brought to
+group epoch         rises with every reason for a new assignment: a subscription, a member gone, topics
+target epoch        the group epoch that the target assignment was computed for
+member epoch        the target epoch that a member has reached
 """
 
 from __future__ import annotations
@@ -14,8 +12,10 @@ from enum import Enum
 from ottla.cluster.image import Image
 from ottla.coordinator.assignors import EMPTY, Assignment
 from ottla.coordinator.consumer_group_member import (
+    JOINING,
     ConsumerMember,
-    farewell_records,
+    MemberState,
+    member_tombstones,
     target_of,
     with_current,
     with_metadata,
@@ -43,8 +43,6 @@ from ottla.wire.schema import consumer_group_describe as described
 
 
 class ConsumerGroupState(Enum):
-    """As clients see it."""
-
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
@@ -65,11 +63,9 @@ class ConsumerGroupData:
         self._owners: dict[tuple[bytes, int], str] = {}
         self._subscribed: frozenset[str] | None = None
 
-    # What follows.
-
     @property
     def exists(self) -> bool:
-        """Whether any record speaks of it."""
+        """Whether it has any record."""
         return self.epoch > 0 or bool(self.members)
 
     @property
@@ -87,7 +83,7 @@ class ConsumerGroupData:
         return None if member_id is None else self.members.get(member_id)
 
     def owner(self, topic_id: bytes, partition: int) -> str | None:
-        """Who reads a partition, or has not given it up yet."""
+        """The member that is assigned a partition, or has not revoked it yet."""
         return self._owners.get((topic_id, partition))
 
     def subscribes_to(self, topic: str) -> bool:
@@ -148,11 +144,11 @@ class ConsumerGroupData:
         if not isinstance(value, ConsumerGroupCurrentMemberAssignmentValue):
             if old is not None:
                 self._disown(old)
-                self.members[member_id] = ConsumerMember(member_id)._replace(
-                    **{name: getattr(old, name) for name in _METADATA_FIELDS}
+                self.members[member_id] = old._replace(
+                    epoch=JOINING, previous_epoch=JOINING, state=MemberState.STABLE, assigned=EMPTY, revoking=EMPTY
                 )
             return
-        # Compaction may have left the assignment of a member whose metadata comes later, or was buried since.
+        # After compaction the assignment may precede the member's metadata, or its tombstone may follow.
         new = with_current(old or ConsumerMember(member_id), value)
         if old is not None:
             self._disown(old)
@@ -188,8 +184,8 @@ class ConsumerGroupData:
         return LogRecord(ConsumerGroupRegularExpressionKey(self.group_id, regex), value)
 
     def tombstones(self) -> list[LogRecord]:
-        """What ends the group. In this order: at no point is there a member of no group."""
-        records = [record for member_id in self.members for record in farewell_records(self.group_id, member_id)]
+        """All records of the group, deleted; the group's own last, so that at no point a member has no group."""
+        records = [record for member_id in self.members for record in member_tombstones(self.group_id, member_id)]
         records += [self.regex_record(regex, None) for regex in self.regexes]
         if self.has_partition_metadata:
             records.append(LogRecord(ConsumerGroupPartitionMetadataKey(self.group_id), None))
@@ -197,7 +193,7 @@ class ConsumerGroupData:
         records.append(LogRecord(ConsumerGroupMetadataKey(self.group_id), None))
         return records
 
-    # What clients are shown.
+    # Describing.
 
     def describe(self, assignor: str, image: Image) -> described.DescribedGroup:
         return described.DescribedGroup(
@@ -219,13 +215,13 @@ class ConsumerGroupData:
             client_host=member.client_host,
             subscribed_topic_names=sorted(member.topic_names),
             subscribed_topic_regex=member.regex,
-            assignment=_shown(member.assigned, image),
-            target_assignment=_shown(self.targets.get(member.id, EMPTY), image),
+            assignment=_described(member.assigned, image),
+            target_assignment=_described(self.targets.get(member.id, EMPTY), image),
             member_type=1 if member.classic is None else 0,
         )
 
 
-def _shown(assignment: Assignment, image: Image) -> described.Assignment:
+def _described(assignment: Assignment, image: Image) -> described.Assignment:
     return described.Assignment(
         topic_partitions=[
             described.TopicPartitions(
@@ -235,16 +231,3 @@ def _shown(assignment: Assignment, image: Image) -> described.Assignment:
             if topic_id in image.names
         ]
     )
-
-
-_METADATA_FIELDS = (
-    "instance_id",
-    "rack_id",
-    "client_id",
-    "client_host",
-    "topic_names",
-    "regex",
-    "rebalance_timeout_ms",
-    "server_assignor",
-    "classic",
-)

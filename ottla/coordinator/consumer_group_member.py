@@ -1,7 +1,7 @@
-"""A member of a consumer group: what it wants, what it has, and the records that say so.
+"""A member of a consumer group, and its records.
 
-A member is immutable; a change makes another one. Three records of the log carry it: its metadata (who it is and what
-it subscribed to), its current assignment (epoch, state and partitions), and what the target assignment gives it.
+A member is immutable; a change makes a new one. It has three records in the log: its metadata (client and
+subscription), its current assignment (epoch, state and partitions), and its target assignment.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from ottla.coordinator.group_records import (
 )
 
 JOINING: Final = 0
-"""The epoch of a member that is not in the group yet, or comes back to it with empty hands."""
+"""The epoch of a member that joins, or rejoins without partitions."""
 LEAVING: Final = -1
-LEAVING_FOR_NOW: Final = -2
-"""A static member goes, and its place is kept until its session ends."""
+LEAVING_STATIC: Final = -2
+"""A static member leaves, and its assignment is kept until its session ends."""
 
 
 class MemberState(IntEnum):
-    """Where a member stands between what it has and its target. The numbers are those of the log."""
+    """The state of reconciliation. The numbers are those of the log."""
 
     STABLE = 0
-    """It has what the target of its epoch gives it."""
+    """It has the target assignment of its epoch."""
     UNREVOKED = 1
-    """It was told to give partitions up, and has not said yet that it did."""
+    """It has to revoke partitions, and has not confirmed it yet."""
     UNRELEASED = 2
-    """It has all it can get; the rest of its target is still somebody else's."""
+    """Other members have not released the rest of its target yet."""
     UNKNOWN = 127
 
 
 class Timer(IntEnum):
-    """What a member may be late with."""
+    """The timers of a member."""
 
     SESSION = 0
     REVOCATION = 1
@@ -55,11 +55,11 @@ class Timer(IntEnum):
 
 
 class ClassicSide(NamedTuple):
-    """What is known only of a member that speaks the classic protocol."""
+    """What only a classic member has."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
-    """Its assignors by name, the one it likes best first, each with the embedded subscription."""
+    """Its assignors, preferred ones first, each with the encoded subscription."""
 
 
 class ConsumerMember(NamedTuple):
@@ -69,20 +69,20 @@ class ConsumerMember(NamedTuple):
     state: MemberState = MemberState.STABLE
     assigned: Assignment = EMPTY
     revoking: Assignment = EMPTY
-    """What it must give up. Nobody else gets it before it has."""
+    """Partitions that it has to revoke before another member gets them."""
     instance_id: str | None = None
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
     topic_names: frozenset[str] = frozenset()
     regex: str = ""
-    """Empty: it subscribed by name only."""
+    """Empty: it subscribes by names only."""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
     classic: ClassicSide | None = None
 
     def moved_to(self, epoch: int) -> ConsumerMember:
-        """An answer that tells a member of its new epoch may be lost: the one before is remembered."""
+        """The previous epoch is kept: the response with the new one may be lost."""
         return self if epoch == self.epoch else self._replace(epoch=epoch, previous_epoch=self.epoch)
 
     def reconciled(self, epoch: int) -> bool:
@@ -98,7 +98,7 @@ def assignment_of(topics: Iterable[HasTopicPartitions]) -> Assignment:
     return by_topic((topic.topic_id, partition) for topic in topics for partition in topic.partitions)
 
 
-def _written(assignment: Assignment) -> list[TopicPartitions]:
+def _wire_partitions(assignment: Assignment) -> list[TopicPartitions]:
     return [
         TopicPartitions(topic_id=topic_id, partitions=sorted(assignment[topic_id])) for topic_id in sorted(assignment)
     ]
@@ -155,8 +155,8 @@ def current_record(group_id: str, member: ConsumerMember) -> LogRecord:
             member_epoch=member.epoch,
             previous_member_epoch=member.previous_epoch,
             state=member.state,
-            assigned_partitions=_written(member.assigned),
-            partitions_pending_revocation=_written(member.revoking),
+            assigned_partitions=_wire_partitions(member.assigned),
+            partitions_pending_revocation=_wire_partitions(member.revoking),
         ),
     )
 
@@ -175,7 +175,7 @@ def with_current(member: ConsumerMember, value: ConsumerGroupCurrentMemberAssign
 def target_record(group_id: str, member_id: str, target: Assignment) -> LogRecord:
     return LogRecord(
         ConsumerGroupTargetAssignmentMemberKey(group_id, member_id),
-        ConsumerGroupTargetAssignmentMemberValue(topic_partitions=_written(target)),
+        ConsumerGroupTargetAssignmentMemberValue(topic_partitions=_wire_partitions(target)),
     )
 
 
@@ -183,8 +183,8 @@ def target_of(value: ConsumerGroupTargetAssignmentMemberValue) -> Assignment:
     return assignment_of(value.topic_partitions)
 
 
-def farewell_records(group_id: str, member_id: str) -> list[LogRecord]:
-    """In this order: a reader that stops in between still knows the member, with less."""
+def member_tombstones(group_id: str, member_id: str) -> list[LogRecord]:
+    """In this order: after a part of them the member still exists."""
     return [
         LogRecord(ConsumerGroupCurrentMemberAssignmentKey(group_id, member_id), None),
         LogRecord(ConsumerGroupTargetAssignmentMemberKey(group_id, member_id), None),

@@ -1,11 +1,11 @@
-"""A group that changes its protocol while it runs, so that its members can be moved over one by one.
+"""Online migration between classic and consumer groups (KIP-848), one member after another.
 
-Upgrade: a member of the new protocol joins a classic group of consumers. The group becomes a consumer group in which
-everybody has what they had; its classic members are told to rejoin, and go on speaking as before. Downgrade: the last
-member of the new protocol is gone. The group becomes a classic one with the members that are left, and rebalances.
+Upgrade: a member of the consumer protocol joins a classic group of consumers. The group becomes a consumer group with
+the same assignments; its classic members are told to rejoin, and keep the classic protocol. Downgrade: the last member
+of the consumer protocol has left. The group becomes a classic group of the remaining members, and rebalances.
 
-Either way the records of the one kind are buried and those of the other written in one batch: at no time is there a
-group of both kinds or of none. `group.consumer.migration.policy` says which of the two is allowed.
+The tombstones of the one type and the records of the other are appended as one batch: at no time is there a group of
+both types or of none. `group.consumer.migration.policy` says which of the two is allowed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ottla.coordinator.consumer_group_member import (
 )
 from ottla.coordinator.decision import Decision, LogRecord
 from ottla.coordinator.group_context import GroupContext
-from ottla.coordinator.group_record_values import ClassicGroupMember, GroupMetadataValue
+from ottla.coordinator.group_record_values import GroupMetadataValue, MemberMetadata
 from ottla.coordinator.group_records import GroupMetadataKey
 from ottla.coordinator.target import metadata_hash
 from ottla.errors import BadFrame, ErrorCode, Refused
@@ -46,19 +46,17 @@ if TYPE_CHECKING:
 UPGRADES = ("bidirectional", "upgrade")
 DOWNGRADES = ("bidirectional", "downgrade")
 KNOWN_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
-"""What these leave with their members (librdkafka's sticky ones do) only says who had what, which is known here. Of
-other assignors we cannot know what their members would miss. (Kafka looks at the data alone, and refuses both.)"""
+"""The user data of these assignors (librdkafka's sticky ones) only repeats the last assignment. Other assignors may
+need theirs, so their groups are not upgraded. (Kafka refuses all assignments with user data.)"""
 
 
 def topic_ids(partitions: Iterable[TopicPartition], image: Image) -> Assignment:
-    """What classic members call by name, of topics that exist."""
-    return by_topic(
-        (image.topics[topic].id, partition) for topic, partition in partitions if topic in image.topics
-    )
+    """The ids of existing topics, from the names that classic members use."""
+    return by_topic((image.topics[topic].id, partition) for topic, partition in partitions if topic in image.topics)
 
 
 def classic_assignment(assignment: Assignment, image: Image, subscription: bytes) -> bytes:
-    """For SyncGroup, in the version in which the member wrote its subscription."""
+    """For SyncGroup, in the version of the member's subscription."""
     partitions = [
         TopicPartition(image.names[topic_id], partition)
         for topic_id, each in assignment.items()
@@ -69,7 +67,7 @@ def classic_assignment(assignment: Assignment, image: Image, subscription: bytes
 
 
 def upgrade(classic: ClassicGroup, context: GroupContext) -> Decision:
-    """What turns a classic group into a consumer group of the same members. Refused if it cannot be done."""
+    """Turns a classic group into a consumer group of the same members. Refused if that is not possible."""
     members = _upgraded_members(classic, context)
     again = Refused(ErrorCode.rebalance_in_progress)
     return Decision(
@@ -79,7 +77,7 @@ def upgrade(classic: ClassicGroup, context: GroupContext) -> Decision:
 
 
 def upgraded(classic: ClassicGroup) -> None:
-    """It is decided: whoever waited in the classic group has been answered, and waits no more."""
+    """The upgrade is decided, with replies to all waiting requests of the classic group: forget them."""
     for each in classic.members:
         classic.members.take_join(each)
         each.syncing = None
@@ -100,7 +98,7 @@ def _upgraded_members(classic: ClassicGroup, context: GroupContext) -> list[Cons
 
 
 def _upgraded(member: ClassicMember, classic: ClassicGroup, context: GroupContext, why: str) -> ConsumerMember:
-    # While the group prepares its first generation, no protocol has been chosen yet; all carry the same topics.
+    # In the first rebalance no protocol has been chosen yet; all protocols carry the same topics.
     subscription = decode_subscription(member.metadata(classic.protocol) or member.protocols[0][1])
     assigned, user_data = decode_assignment_and_data(member.assignment)
     if user_data and classic.protocol not in KNOWN_ASSIGNORS:
@@ -143,15 +141,15 @@ def can_downgrade(group: ConsumerGroup, left: Mapping[str, ConsumerMember]) -> b
 
 
 def downgrade(group: ConsumerGroup, left: Mapping[str, ConsumerMember], now_ms: int) -> list[LogRecord]:
-    """A classic group of those who are left. It has no leader: that says that it has yet to rebalance."""
-    protocol = _chosen([member.classic for member in left.values() if member.classic is not None])
+    """The records of a classic group of the remaining members. It has no leader: so it rebalances."""
+    protocol = _select_protocol([member.classic for member in left.values() if member.classic is not None])
     members = []
     for member in left.values():
         assert member.classic is not None
         subscription = dict(member.classic.protocols)[protocol]
         target = group.state.targets.get(member.id, EMPTY)
         members.append(
-            ClassicGroupMember(
+            MemberMetadata(
                 member_id=member.id,
                 group_instance_id=member.instance_id,
                 client_id=member.client_id,
@@ -173,8 +171,8 @@ def downgrade(group: ConsumerGroup, left: Mapping[str, ConsumerMember], now_ms: 
     return [*group.tombstones(), LogRecord(GroupMetadataKey(group.id), value)]
 
 
-def _chosen(members: Collection[ClassicSide]) -> str:
-    """Of the assignors that all know, the one that most like best."""
+def _select_protocol(members: Collection[ClassicSide]) -> str:
+    """The assignor that all support and most prefer."""
     common = set.intersection(*({name for name, _ in member.protocols} for member in members))
     votes: dict[str, int] = {}
     for member in members:

@@ -1,9 +1,7 @@
-"""The coordinator service: the shards of an internal topic that this broker leads, and everything around them that
-takes time.
+"""Coordinator service: the shards of one internal topic that this broker leads.
 
-The machines are pure and the shards are plain (`runtime`); here are the topic that must be made on first need, the
-loading of a shard beside the traffic, its timer, and the requests that wait for a reply. One service serves one
-internal topic: `group_coordinator` and `transaction_coordinator`.
+It creates the topic on first use, loads shards beside the traffic, runs their timers, and holds the requests that wait
+for a reply. The two services are `group_coordinator` and `transaction_coordinator`.
 """
 
 from __future__ import annotations
@@ -39,27 +37,27 @@ LOAD_BYTES = 1 << 20
 LOAD_RETRY_SECONDS = 1.0  # after the disk could not be read
 
 KEY_CHARS_MAX = 32_767
-"""Of a group's id or a transactional id: as long as a string in a record can be."""
-KEY_CHARS_KEPT = 256
-"""The hashes of keys up to this length are kept."""
+"""Of a group id or a transactional id: the longest string that a record can hold."""
+KEY_CHARS_CACHED = 256
+"""The hashes of keys up to this length are cached."""
 _UNITS = struct.Struct(">H")
 
 M = TypeVar("M", bound=Machine)
 R = TypeVar("R")
 Act = Callable[[M, ReplyTo, float, int], Decision]
 CreateTopics = Callable[[Sequence[TopicSpec]], Awaitable[list[TopicResult]]]
-"""Have topics made by whoever is controller; what went wrong is in the results."""
+"""Create topics through the controller; errors are in the results."""
 
 
 class Promise:
-    """The reply to one request: it is there at once, or a callback waits for it."""
+    """The reply to one request: available at once, or passed to a callback later."""
 
     __slots__ = ("callback", "reply")
 
     def __init__(self) -> None:
         self.reply: Reply | None = None
         self.callback: Callable[[Reply], None] | None = None
-        """Called with the reply, if it was not there when somebody looked for it."""
+        """Called with the reply when it comes."""
 
     def answer(self, reply: Reply) -> None:
         assert self.reply is None, "a request is answered once"
@@ -68,7 +66,7 @@ class Promise:
             self.callback(reply)
 
     def on_reply(self, callback: Callable[[Reply], None]) -> None:
-        """Call this with the reply, now or when there is one."""
+        """Call this with the reply, now or when it comes."""
         if self.reply is None:
             self.callback = callback
         else:
@@ -114,11 +112,11 @@ class CoordinatorService(ABC, Generic[M]):
         self._slots: dict[int, _Slot[M]] = {}
         self._to_load: deque[Shard[M]] = deque()
         self._loading: asyncio.Task[None] | None = None
-        self._making: asyncio.Task[None] | None = None
+        self._creating: asyncio.Task[None] | None = None
         self._started = False
         self._awaiting_brokers = False
-        self.unmade: str | None = None
-        """Why there is no topic yet."""
+        self.creation_error: str | None = None
+        """Why the topic does not exist yet."""
         replica_manager.leadership_listeners.append(self.leadership_changed)
 
     @abstractmethod
@@ -127,44 +125,44 @@ class CoordinatorService(ABC, Generic[M]):
 
     @abstractmethod
     def _spec(self) -> TopicSpec:
-        """The topic as it is made on first need."""
+        """The topic as it is created on first use."""
 
     # The topic.
 
     def _compression(self) -> str:
-        """Of what is written, unless the topic's own configuration says otherwise."""
+        """Of batches, unless the topic's `compression.type` names another."""
         return CODECS[0]
 
     def partition_of(self, key: str) -> int | None:
-        """Which partition remembers this key; None as long as there is no topic."""
+        """The partition of a key; None while the topic does not exist."""
         topic = self._cluster.image.topic(self.topic)
         return None if topic is None else java_hash(key) % len(topic.partitions)
 
-    async def make_topic(self) -> None:
-        """Have the topic, with as many replicas as it shall have: not with fewer, or it would stay like that."""
+    async def create_topic(self) -> None:
+        """Create the topic unless it exists, with its full replication factor or not at all."""
         if self._cluster.image.topic(self.topic) is not None:
             return
-        if self._making is None or self._making.done():
-            self._making = self._runtime.spawn(self._make_topic(), name=f"make {self.topic}")
-        await asyncio.shield(self._making)
+        if self._creating is None or self._creating.done():
+            self._creating = self._runtime.spawn(self._create_topic(), name=f"create {self.topic}")
+        await asyncio.shield(self._creating)
 
-    async def _make_topic(self) -> None:
+    async def _create_topic(self) -> None:
         spec = self._spec()
         (result,) = await self._create_topics([spec])
-        self.unmade = result.message or result.code.name
-        if result.code in (ErrorCode.not_controller, ErrorCode.request_timed_out):  # whoever asked tries again
-            log.warning("%s cannot be made yet: %s", self.topic, result.message)
+        self.creation_error = result.message or result.code.name
+        if result.code in (ErrorCode.not_controller, ErrorCode.request_timed_out):  # the client tries again
+            log.warning("%s cannot be created yet: %s", self.topic, result.message)
         elif result.code == ErrorCode.invalid_replication_factor:
-            self.unmade = (
-                f"{self.topic} cannot be made yet: it needs {spec.replication_factor} brokers (the cluster has "
+            self.creation_error = (
+                f"{self.topic} cannot be created yet: it needs {spec.replication_factor} brokers (the cluster has "
                 f"{len(self._cluster.image.brokers)}). Start more, or all with --set {self.replication_setting}=1."
             )
             if self._awaiting_brokers:
-                return  # said before, and asked for all the time
+                return  # logged before, and requested all the time
             self._awaiting_brokers = True
-            log.warning("%s", self.unmade)
+            log.warning("%s", self.creation_error)
         elif result.code not in (ErrorCode.none, ErrorCode.topic_already_exists):
-            log.error("%s cannot be made: %s", self.topic, result.message or result.code.name)
+            log.error("%s cannot be created: %s", self.topic, result.message or result.code.name)
 
     # Leading.
 
@@ -176,14 +174,14 @@ class CoordinatorService(ABC, Generic[M]):
                 self.leadership_changed(topic, index)
 
     def leadership_changed(self, topic: Topic, index: int) -> None:
-        """Load what this broker leads now, let go of what it does not lead any more."""
+        """Load a shard that this broker leads now, unload one that it no longer leads."""
         if not self._started or topic.name != self.topic:
             return
         partition = self._replica_manager.replicas.get(topic.name, index)
         slot = self._slots.get(index)
         if slot is not None and not (slot.shard.partition is partition and slot.shard.leads):
-            # Also when this broker leads again: what others wrote between two of its reigns has to be read.
-            self._let_go(index)
+            # Also when this broker leads again: others may have written in the leader epochs between.
+            self._unload(index)
             slot = None
         if slot is None and partition is not None and partition.leads:
             self._take(index, partition)
@@ -195,22 +193,22 @@ class CoordinatorService(ABC, Generic[M]):
     def _topic_deleted(self, topic: Topic) -> None:
         if topic.name == self.topic:
             for index in list(self._slots):
-                self._let_go(index)
+                self._unload(index)
 
     def close(self) -> None:
-        """Nobody is served from now on, and whoever waits is sent away."""
+        """No requests are served from now on, and all waiting ones get NOT_COORDINATOR."""
         self._started = False
         if self._loading is not None:
             self._loading.cancel()
         for index in list(self._slots):
-            self._let_go(index)
+            self._unload(index)
 
     def _take(self, index: int, partition: Partition) -> None:
         shard = Shard(
             partition,
             self._machine(),
             self.codec,
-            self._tell,
+            self._send_reply,
             self._replica_manager.delayed,
             held_s_max=self._config.current.offsets_commit_timeout_ms / 1000,
             compression=self._compression(),
@@ -223,7 +221,7 @@ class CoordinatorService(ABC, Generic[M]):
         if self._loading is None or self._loading.done():
             self._loading = self._runtime.spawn(self._load_all(), name=f"load {self.topic}")
 
-    def _let_go(self, index: int) -> None:
+    def _unload(self, index: int) -> None:
         slot = self._slots.pop(index)
         if slot.timer is not None:
             slot.timer.cancel()
@@ -236,7 +234,7 @@ class CoordinatorService(ABC, Generic[M]):
     # Loading.
 
     async def _load_all(self) -> None:
-        """One after the other, so that traffic never waits for more than one slice."""
+        """One after another, so that other requests never wait for more than one slice."""
         while self._to_load:
             shard = self._to_load.popleft()
             try:
@@ -246,27 +244,28 @@ class CoordinatorService(ABC, Generic[M]):
                 self._runtime.call_at(self._runtime.now() + LOAD_RETRY_SECONDS, self._load_again, shard)
             except (Refused, Fault) as failure:
                 self._fail(shard, failure)
-            except Exception as failure:  # a mistake with one must not keep all others from being loaded
+            except Exception as failure:  # a bug with one shard must not keep the others from being loaded
                 log.error("loading %s failed", shard.partition, exc_info=failure)
                 self._fail(shard, failure)
 
     def _load_again(self, shard: Shard[M]) -> None:
-        """From the beginning: how much of it the machine has taken in is not known."""
+        """With a new machine: how much was replayed into the old one is not known."""
         slot = self._slots.get(shard.partition.index)
         if slot is not None and slot.shard is shard:
-            self._let_go(shard.partition.index)
+            self._unload(shard.partition.index)
             self._take(shard.partition.index, shard.partition)
 
     def _fail(self, shard: Shard[M], failure: Exception) -> None:
         if shard.phase is Phase.LOADING and shard.partition.leads:
             shard.phase = Phase.FAILED
             log.error(
-                "%s cannot be loaded: %s. What it remembers is not served until it is repaired from another "
-                "replica, or the topic is deleted and with it all it remembers.", shard.partition, failure,
+                "%s cannot be loaded: %s. Its groups or transactions are not served until it is repaired from another "
+                "replica, or the topic is deleted with all that it holds.", shard.partition, failure,
             )  # fmt: skip
 
     async def _load(self, shard: Shard[M]) -> None:
-        """Read all there is, committed or not: what a predecessor appended will be committed, or this reign ends."""
+        """Read the whole log, committed or not: what was appended before will be committed, or this leader epoch
+        ends."""
         began = self._runtime.now()
         partition = shard.partition
         loader = Loader(shard.machine, self.codec, partition.log_start)
@@ -278,22 +277,22 @@ class CoordinatorService(ABC, Generic[M]):
             for _ in loader.feed(await self._runtime.offload(piece.load)):
                 await asyncio.sleep(0)
         for _ in loader.replay():
-            gc.freeze()  # what was loaded stays: to look through it for garbage again and again would stall the loop
+            gc.freeze()  # garbage collection over all that was loaded would stall the loop
             await asyncio.sleep(0)
         if shard.phase is Phase.LOADING:
             self._activate(shard)
             took_ms = (self._runtime.now() - began) * 1000
             log.info("%s: loaded %d records in %d ms", shard.partition, loader.records, took_ms)
 
-    # Promise.
+    # Requests.
 
-    def _tell(self, reply_to: ReplyTo, reply: Reply) -> None:
+    def _send_reply(self, reply_to: ReplyTo, reply: Reply) -> None:
         assert isinstance(reply_to, Promise)
         reply_to.answer(reply)
 
     def ask(self, key: str, act: Act[M], *, current: bool = True) -> Promise:
-        """Let the machine that knows the key decide, and apply that. `current`: the answer must not be that of a
-        coordinator that was replaced. What is written need not ask for that: the log of one takes nothing."""
+        """Let the machine of the key decide, and apply the decision. `current`: the reply must not come from a
+        coordinator that was replaced. Decisions with records need no such check: a replaced leader cannot append."""
         promise = Promise()
         try:
             index = self.partition_of(key)
@@ -312,7 +311,7 @@ class CoordinatorService(ABC, Generic[M]):
         shard = slot.shard
         if shard.phase is not Phase.ACTIVE:
             shard.check_active()
-        if not shard.leads:  # the registration has ended, and the image does not tell yet who leads now
+        if not shard.leads:  # the session has expired, and the image does not show the new leader yet
             raise Refused(ErrorCode.not_coordinator)
         now, now_ms = self._runtime.now(), self._runtime.wall_ms()
         shard.apply(act(shard.machine, promise, now, now_ms), now, now_ms)
@@ -321,7 +320,7 @@ class CoordinatorService(ABC, Generic[M]):
             self._arm(slot)
 
     async def _decide_later(self, slot: _Slot[M], act: Act[M], promise: Promise) -> None:
-        """Perhaps another broker coordinates by now, and what is remembered here is out of date: first make sure."""
+        """Confirm the leadership first: another broker may coordinate by now."""
         confirmed = await self._replica_manager.still_followed(slot.shard.partition)
         try:
             if slot not in self._slots.values():
@@ -333,21 +332,21 @@ class CoordinatorService(ABC, Generic[M]):
             promise.answer(refused)
 
     async def look(self, key: str, view: Callable[[M], R]) -> R:
-        """What the machine that knows the key shows, once nothing of it can be lost any more."""
-        shown: R = await self._looked(self.ask(key, lambda machine, to, now, now_ms: answer(to, view(machine))))
-        return shown
+        """`view` of the machine of the key, once all that it depends on is committed."""
+        viewed: R = await self._viewed(self.ask(key, lambda machine, to, now, now_ms: answer(to, view(machine))))
+        return viewed
 
     async def look_at_all(self, view: Callable[[M], R]) -> list[R]:
-        """What all machines show. Refused while one is loading: an answer that leaves out something is wrong."""
+        """`view` of all machines. Refused while one is loading: the answer would be incomplete."""
         for slot in self._slots.values():
             slot.shard.check_active()
         asked = []
         for slot in self._slots.values():
             asked.append(Promise())
             slot.shard.apply(answer(asked[-1], view(slot.shard.machine)), self._runtime.now(), self._runtime.wall_ms())
-        return [await self._looked(promise) for promise in asked]
+        return [await self._viewed(promise) for promise in asked]
 
-    async def _looked(self, promise: Promise) -> Any:
+    async def _viewed(self, promise: Promise) -> Any:
         reply = await promise.answered()
         if isinstance(reply, Refused):
             raise reply
@@ -362,7 +361,7 @@ class CoordinatorService(ABC, Generic[M]):
         return [slot.shard for slot in self._slots.values() if slot.shard.phase is Phase.ACTIVE]
 
     async def sweep(self, decide: Callable[[M], Iterable[Decision]], shards: Iterable[Shard[M]] | None = None) -> None:
-        """Apply decisions nobody asked for, of all machines or of some; others go on in between."""
+        """Apply decisions without a request, of all machines or some; other work goes on in between."""
         for shard in self.active() if shards is None else shards:
             for decision in decide(shard.machine):
                 shard.apply(decision, self._runtime.now(), self._runtime.wall_ms())
@@ -383,34 +382,34 @@ class CoordinatorService(ABC, Generic[M]):
         slot.timer = None
         try:
             slot.shard.expire(self._runtime.now(), self._runtime.wall_ms())
-        finally:  # a mistake with one group must not stop the clocks of all others
+        finally:  # a bug with one group must not stop the timers of all others
             self._arm(slot)
 
 
 class InTurns:
-    """Each key once. Long ones take their time (`java_hash`): others have their turn in between."""
+    """Each key once. Hashing long keys takes time (`java_hash`): other work goes on in between."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys = iter(dict.fromkeys(keys))
-        self._looked_at = 0
+        self._hashed = 0
 
     def __aiter__(self) -> InTurns:
         return self
 
     async def __anext__(self) -> str:
         for key in self._keys:
-            self._looked_at += len(key)
-            if self._looked_at > KEY_CHARS_MAX:
-                self._looked_at = 0
+            self._hashed += len(key)
+            if self._hashed > KEY_CHARS_MAX:
+                self._hashed = 0
                 await asyncio.sleep(0)
             return key
         raise StopAsyncIteration
 
 
 def java_hash(text: str) -> int:
-    """Java's String.hashCode, without its sign: clients and tools know where a group lives. No record has room for a
-    key that is longer than what is looked at."""
-    return _kept_hash(text) if len(text) <= KEY_CHARS_KEPT else _java_hash(text[:KEY_CHARS_MAX])
+    """The absolute value of Java's String.hashCode, as Kafka's tools compute the partition of a group. Only as much of
+    the text is hashed as a record can hold."""
+    return _cached_hash(text) if len(text) <= KEY_CHARS_CACHED else _java_hash(text[:KEY_CHARS_MAX])
 
 
 def _java_hash(text: str) -> int:
@@ -422,4 +421,4 @@ def _java_hash(text: str) -> int:
     return 0 if value == 0x80000000 else value
 
 
-_kept_hash = lru_cache(maxsize=16384)(_java_hash)
+_cached_hash = lru_cache(maxsize=16384)(_java_hash)

@@ -1,4 +1,4 @@
-"""Many timers of which nearly all are pushed back before they fire: moving one costs a dictionary entry."""
+"""Many timers, nearly all of which are moved later before they fire: moving one costs a dictionary entry."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ K = TypeVar("K", bound=tuple[object, ...])
 
 
 class Deadlines(Generic[K]):
-    """A timer that is moved later stays in the heap where it was, and is put right when it comes up."""
+    """A timer that is moved later keeps its position in the heap, and is corrected when it comes first."""
 
     __slots__ = ("_due", "_heap", "_queued")
 
     def __init__(self) -> None:
         self._due: dict[K, float] = {}
-        self._queued: dict[K, float] = {}  # the entry of the heap that counts; others of the same key are litter
+        self._queued: dict[K, float] = {}  # the valid entry of the heap; others of the same key are outdated
         self._heap: list[tuple[float, K]] = []
 
     def __contains__(self, key: K) -> bool:
@@ -55,7 +55,7 @@ class Deadlines(Generic[K]):
         return None
 
     def take_first(self, now: float) -> K | None:
-        """The first of those that are due, which is then no longer set."""
+        """Remove and return the first timer that is due."""
         first = self.first
         if first is None or first > now:
             return None
@@ -64,7 +64,7 @@ class Deadlines(Generic[K]):
         return key
 
     def take(self, now: float) -> list[K]:
-        """All that are due, which are then no longer set."""
+        """Remove and return all timers that are due."""
         taken = []
         while (key := self.take_first(now)) is not None:
             taken.append(key)

@@ -1,12 +1,12 @@
-"""What a coordinator's machine answers to an event: facts, no acts.
+"""Decision: what a coordinator's state machine returns for an event, as values: records and replies.
 
-A machine changes nothing durable when it decides. It returns the records that would change it; the shard appends them
-to its partition as one batch, and only then hands each record to the machine's `replay`, exactly as it does when it
-reads the log after a restart. If the append fails, nothing has happened. Replies leave when the records are committed;
-a decision without records may show what was appended before it, so its replies wait for that.
+A machine changes no durable state when it decides. It returns the records that would change it. The shard appends them
+to its partition as one batch, and then passes each record to the machine's `replay`, as it does when it loads the log
+after a restart. If the append fails, nothing has changed. Replies are sent when the records are committed; a decision
+without records may depend on records appended before it, so its replies wait for those.
 
-What is lost with the broker (who has rejoined, who waits, since when) lives beside the durable state, and the machine
-changes it as it pleases.
+State that is lost with the broker (who has rejoined, who waits, since when) is kept beside the durable state, and the
+machine changes it directly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from ottla.wire.batch import BatchHeader
 
 ReplyTo: TypeAlias = object
-"""One waiting request: made by whoever asks, opaque to the machines, answered once."""
+"""One waiting request: made by the caller, opaque to the machines, answered once."""
 
 Reply: TypeAlias = object
 """A response tree, a part of one that the handler puts together, or `Refused`."""
@@ -31,38 +31,36 @@ class LogRecord(NamedTuple):
     """None: a tombstone."""
 
 
-class Producer(NamedTuple):
-    """On whose behalf a transactional batch is written."""
-
-    id: int
+class ProducerIdAndEpoch(NamedTuple):
+    producer_id: int
     epoch: int
 
 
-class Sealed(Protocol):
-    """Records that are bytes already, for what happens too often to make objects of it."""
+class PreEncoded(Protocol):
+    """Records that are encoded already: the fast path, without an object for each record."""
 
     data: bytearray
     header: BatchHeader
 
     def replay_into(self, machine: Any) -> None:
-        """Have the machine replay what it would read from `data`, by the same methods that loading uses."""
+        """Replay into the machine what `data` holds, by the methods that loading uses."""
 
 
 class Decision(NamedTuple):
     records: Sequence[LogRecord] = ()
     """Appended as one batch: all or none."""
     replies: Sequence[tuple[ReplyTo, Reply]] = ()
-    producer: Producer | None = None
-    """Set when the records belong to a transaction and count only once it is committed."""
-    sealed: Sealed | None = None
+    producer: ProducerIdAndEpoch | None = None
+    """Set if the records belong to this producer's transaction: they count once it is committed."""
+    pre_encoded: PreEncoded | None = None
     """Instead of `records`."""
 
     def __add__(self, other: object) -> Decision:
-        """Both, as one: the records of both stand or fall together."""
+        """Both as one decision: the records are appended as one batch."""
         assert isinstance(other, Decision)
         assert self.producer == other.producer
-        assert self.sealed is None
-        assert other.sealed is None
+        assert self.pre_encoded is None
+        assert other.pre_encoded is None
         if not other.records and not other.replies:
             return self
         return Decision((*self.records, *other.records), (*self.replies, *other.replies), self.producer)
@@ -72,12 +70,12 @@ NOTHING = Decision()
 
 
 def answer(reply_to: ReplyTo, reply: Reply) -> Decision:
-    """A decision that changes nothing."""
+    """A decision without records."""
     return Decision((), ((reply_to, reply),))
 
 
 class Outcome:
-    """A decision in the making: what several steps of one machine say together."""
+    """Collects the records and replies of several steps into one decision."""
 
     __slots__ = ("_records", "_replies")
 
@@ -89,7 +87,7 @@ class Outcome:
         self._records.append(LogRecord(key, value))
 
     def reply(self, reply_to: ReplyTo | None, reply: Reply) -> None:
-        """Answer whoever waits; if nobody does, nobody is answered."""
+        """Answer a waiting request; None: no request waits."""
         if reply_to is not None:
             self._replies.append((reply_to, reply))
 

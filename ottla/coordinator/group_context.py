@@ -1,4 +1,4 @@
-"""What the machines of groups may know of the world around them."""
+"""GroupContext: the settings, metadata and random ids that the state machine of groups depends on."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ottla.config.broker_config import BrokerConfig
 class GroupContext(Protocol):
     @property
     def config(self) -> BrokerConfig:
-        """The settings as they are now."""
+        """The current settings."""
 
     @property
     def image(self) -> Image:
-        """The topics and partitions as they are now."""
+        """The current metadata."""
 
     def new_id(self) -> str:
-        """A random id, unlike any other: the end of a new member's name."""
+        """A random UUID, for a member id."""
 
 
 class MemberClient(NamedTuple):
-    """Who asks: shown by the descriptions of groups."""
+    """The client of a member, for DescribeGroups."""
 
     id: str = ""
     host: str = ""

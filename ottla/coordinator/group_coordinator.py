@@ -24,10 +24,10 @@ class GroupCoordinator(CoordinatorService[GroupMachine]):
     replication_setting = "offsets.topic.replication.factor"
     codec = group_records
     _deleted: tuple[Topic, ...] = ()
-    """While a shard was loading, which cannot forget what was read of them before it knows."""
+    """Topics deleted while a shard was loading: their offsets are removed after that."""
 
     def _machine(self) -> GroupMachine:
-        return GroupMachine(_Surroundings(self._runtime, self._config, self._cluster))
+        return GroupMachine(_BrokerContext(self._runtime, self._config, self._cluster))
 
     def _spec(self) -> TopicSpec:
         config = self._config.current
@@ -46,7 +46,7 @@ class GroupCoordinator(CoordinatorService[GroupMachine]):
         return CODECS[self._config.current.offsets_topic_compression_codec]
 
     def _topic_deleted(self, topic: Topic) -> None:
-        """Forget what was read of a topic that is no more."""
+        """Remove the offsets of a deleted topic."""
         super()._topic_deleted(topic)
         if topic.name != self.topic:
             self._forget(topic, self.active())
@@ -72,8 +72,8 @@ class GroupCoordinator(CoordinatorService[GroupMachine]):
         await self.sweep(lambda groups: groups.expire_offsets(self._runtime.wall_ms()))
 
 
-class _Surroundings:
-    """What the machines of groups see of the broker."""
+class _BrokerContext:
+    """Implements GroupContext."""
 
     def __init__(self, runtime: Runtime, config: LiveConfig, cluster: Cluster) -> None:
         self._runtime = runtime

@@ -1,11 +1,13 @@
-"""All groups of one shard: a request finds its group here, a record its place, a timer its group.
+"""The state machine of one shard of `__consumer_offsets`: its groups, and the offsets they commit.
 
-What needs one group is decided by that group (`ClassicGroup` or `ConsumerGroup`, see `group_kind`); what is here is
-what neither can know alone: which groups there are, when each wants to be woken, that offsets may outlive members and
-members offsets, and that a group may change its kind.
+`ClassicGroup` and `ConsumerGroup` are the two types of group, with the same methods. What one group can decide is
+decided there; this module routes requests and records to groups, wakes each group at its `deadline`, and keeps offsets,
+which may outlive their group. A method that takes a request may raise Refused: then nothing has changed.
 
-A group comes into being by its first record. Until then (members that were only told their ids) it lives in memory,
-and vanishes from there if nothing comes of it.
+A group exists from its first record on. Before that (members that were only given a member id) it is in memory only,
+and is dropped if no record follows. A group changes its type when a decision contains the tombstones of the one type
+and then records of the other: replay drops the old group and makes the new one, and `settle` starts its timers
+(`conversion`).
 """
 
 from __future__ import annotations
@@ -13,15 +15,15 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from ottla.coordinator import conversion
 from ottla.coordinator.classic_group import UNKNOWN_MEMBER, ClassicGroup
 from ottla.coordinator.committed_offsets import CommittedOffsets
 from ottla.coordinator.consumer_group import ConsumerGroup
 from ottla.coordinator.consumer_group_member import JOINING
-from ottla.coordinator.decision import NOTHING, Decision, LogRecord, Producer, ReplyTo, answer
+from ottla.coordinator.decision import NOTHING, Decision, LogRecord, ProducerIdAndEpoch, ReplyTo, answer
 from ottla.coordinator.group_context import GroupContext, MemberClient
-from ottla.coordinator.group_kind import GroupKind
 from ottla.coordinator.group_record_values import GroupMetadataValue
 from ottla.coordinator.group_records import (
     Committed,
@@ -50,31 +52,31 @@ from ottla.wire.schema.offset_delete import (
 from ottla.wire.schema.offset_fetch import OffsetFetchRequestGroup
 from ottla.wire.schema.sync_group import SyncGroupRequest
 
+Group: TypeAlias = ClassicGroup | ConsumerGroup
+
 DEAD = "Dead"
 GROUP_NOT_FOUND_FROM = 9
-"""From this version of OffsetCommit on a group that is not there is called so."""
+"""From this version of OffsetCommit on the error for an unknown group is GROUP_ID_NOT_FOUND."""
 
 
 class GroupMachine:
-    """The machine of one partition of the offsets topic."""
-
     def __init__(self, context: GroupContext) -> None:
         self._context = context
-        self._groups: dict[str, GroupKind] = {}
+        self._groups: dict[str, Group] = {}
         self._offsets = CommittedOffsets(context)
         self._unsettled: set[str] = set()
-        self._times: list[tuple[float, str]] = []  # a heap; each group stands in it once with the time it counts on
-        self._due: deque[tuple[float, str]] = deque()  # taken out of it, to be woken: after a mistake with one, later
+        self._times: list[tuple[float, str]] = []  # a heap; each group has one valid entry
+        self._due: deque[tuple[float, str]] = deque()  # taken out of it, to be woken; kept after a bug with one group
         self._scheduled: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def get(self, group_id: str) -> GroupKind | None:
+    def get(self, group_id: str) -> Group | None:
         return self._groups.get(group_id)
 
-    def _member_group(self, group_id: str) -> GroupKind:
-        """The group that somebody claims to be a member of."""
+    def _member_group(self, group_id: str) -> Group:
+        """The group of a request that only members send."""
         group = self._groups.get(group_id)
         if group is None:
             raise Refused(ErrorCode.unknown_member_id)
@@ -86,31 +88,31 @@ class GroupMachine:
         self, request: JoinGroupRequest, version: int, client: MemberClient, reply_to: ReplyTo, now: float, now_ms: int
     ) -> Decision:
         group = self._groups.get(request.group_id)
-        farewell: list[LogRecord] = []
+        tombstones: list[LogRecord] = []
         if isinstance(group, ConsumerGroup) and group.is_empty:
-            farewell = group.tombstones()
+            tombstones = group.tombstones()
             group = None
         if group is None:
             if request.member_id != UNKNOWN_MEMBER:
                 raise Refused(ErrorCode.unknown_member_id)
             group = ClassicGroup(request.group_id, self._context)
         decision = group.join(request, version, client, reply_to, now, now_ms)
-        if farewell:
-            decision = Decision((*farewell, *decision.records), decision.replies)
+        if tombstones:
+            decision = Decision((*tombstones, *decision.records), decision.replies)
         self._groups[group.id] = group
-        return self._after(group, decision)
+        return self._schedule(group, decision)
 
     def sync(self, request: SyncGroupRequest, reply_to: ReplyTo, now: float, now_ms: int) -> Decision:
         group = self._member_group(request.group_id)
-        return self._after(group, group.sync(request, reply_to, now, now_ms))
+        return self._schedule(group, group.sync(request, reply_to, now, now_ms))
 
     def heartbeat(self, request: HeartbeatRequest, reply_to: ReplyTo, now: float) -> Decision:
         group = self._member_group(request.group_id)
-        return self._after(group, group.heartbeat_classic(request, reply_to, now))
+        return self._schedule(group, group.heartbeat_classic(request, reply_to, now))
 
     def leave(self, request: LeaveGroupRequest, reply_to: ReplyTo, now: float, now_ms: int) -> Decision:
         group = self._member_group(request.group_id)
-        return self._after(group, group.leave(request.members, reply_to, now, now_ms))
+        return self._schedule(group, group.leave(request.members, reply_to, now, now_ms))
 
     # The consumer protocol.
 
@@ -119,10 +121,10 @@ class GroupMachine:
     ) -> Decision:
         group = self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
-            return self._after(group, group.heartbeat(request, client, reply_to, now, now_ms))
+            return self._schedule(group, group.heartbeat(request, client, reply_to, now, now_ms))
         if request.member_epoch != JOINING:
             raise Refused(ErrorCode.group_id_not_found, f"Group {request.group_id} not found.")
-        # There will be a consumer group once the records are replayed; what they will say is asked of a draft of it.
+        # The consumer group exists once the records are replayed; a draft of it decides until then.
         draft = ConsumerGroup(request.group_id, self._context)
         before = NOTHING
         if isinstance(group, ClassicGroup) and not group.is_empty:
@@ -154,9 +156,9 @@ class GroupMachine:
         return Decision(records, ((reply_to, response),))
 
     def commit_in_transaction(
-        self, request: OffsetCommitRequest, producer: Producer, reply_to: ReplyTo, now: float, now_ms: int
+        self, request: OffsetCommitRequest, producer: ProducerIdAndEpoch, reply_to: ReplyTo, now: float, now_ms: int
     ) -> Decision:
-        """What counts once the producer's transaction is committed."""
+        """Offsets that are committed with the producer's transaction."""
         generation = request.generation_id_or_member_epoch
         self._check_commit(
             request.group_id, generation, request.member_id, request.group_instance_id, 0, now, transactional=True
@@ -164,11 +166,11 @@ class GroupMachine:
         records, response = self._offsets.commit(request, now_ms)
         return Decision(records, ((reply_to, response),), producer)
 
-    def commit_bare(self, commit: Commit, version: int, reply_to: ReplyTo, now: float, now_ms: int) -> Decision:
-        """Answered with the error code of each topic."""
+    def commit_fast(self, commit: Commit, version: int, reply_to: ReplyTo, now: float, now_ms: int) -> Decision:
+        """Fast path. Reply: the error code of each topic."""
         group_id, generation, member_id, instance_id, _ = commit
         self._check_commit(group_id, generation, member_id, instance_id, version, now)
-        batch, codes = self._offsets.commit_bare(commit, now_ms)
+        batch, codes = self._offsets.commit_fast(commit, now_ms)
         return Decision((), ((reply_to, codes),), None, batch)
 
     def _check_commit(
@@ -219,11 +221,10 @@ class GroupMachine:
         return Decision(records, ((reply_to, OffsetDeleteResponse(topics=topics)),))
 
     def expire_offsets(self, now_ms: int) -> Iterator[Decision]:
-        """Offsets that nobody needs any more, and groups that have nothing left. For each group a decision, or nothing:
-        there may be very many of them, and others want to go on in between."""
+        """Remove expired offsets, and groups without members and offsets: one decision for each group."""
         for group in list(self._groups.values()):
             if self._groups.get(group.id) is not group:
-                continue  # deleted meanwhile, and perhaps made again
+                continue  # deleted meanwhile, and perhaps created again
             expired = self._offsets.expired(group.id, now_ms, group.subscribes, group.kept_since_ms)
             kept = sum(1 for _ in self._offsets.partitions_of(group.id)) - len(expired)
             if not kept and self._is_idle(group):
@@ -232,7 +233,7 @@ class GroupMachine:
             self._forget_if_nothing(group)
 
     def forget_topic(self, name: str, topic_id: bytes) -> Iterator[Decision]:
-        """A topic was deleted: what was read of it counts no more, not even for a topic of the same name."""
+        """Remove the offsets of a deleted topic, not those of a new topic with its name."""
         for group_id in self._offsets.groups_with(name):
             yield Decision(self._offsets.tombstones_of(group_id, name, topic_id))
 
@@ -253,8 +254,8 @@ class GroupMachine:
             and (not wanted_types or group.type_name in wanted_types)
         ]
 
-    def figures(self) -> Iterator[tuple[str, int, Sequence[tuple[str, int, int]]]]:
-        """Of each group its id, how many members it has, and what it has committed: topic, partition, offset."""
+    def stats(self) -> Iterator[tuple[str, int, Sequence[tuple[str, int, int]]]]:
+        """Of each group its id, number of members, and committed offsets: topic, partition, offset."""
         for group in list(self._groups.values()):
             commits = [(key.topic, key.partition, value.offset) for key, value in self._offsets.partitions_of(group.id)]
             yield group.id, group.member_count, commits
@@ -278,14 +279,14 @@ class GroupMachine:
 
     # Records.
 
-    def replay(self, key: object, value: object | None, producer: Producer | None = None) -> None:
-        """The one way in which anything durable changes."""
+    def replay(self, key: object, value: object | None, producer: ProducerIdAndEpoch | None = None) -> None:
+        """All durable changes go through here."""
         if type(key) is OffsetCommitKey:
             assert value is None or isinstance(value, OffsetCommitValue)
             if producer is None and value is not None:
                 self.replay_offsets(key.group_id, key.topic, {key.partition: value})
                 return
-            self._offsets.replay(key, value, None if producer is None else producer.id)
+            self._offsets.replay(key, value, None if producer is None else producer.producer_id)
             if producer is None:
                 self._replayed_offset(key.group_id, gone=True)
         elif type(key) is GroupMetadataKey:
@@ -295,7 +296,7 @@ class GroupMachine:
             self._replay_consumer(key, value)
 
     def replay_offsets(self, group_id: str, topic: str, commits: Mapping[int, Committed]) -> None:
-        """One record after the other, or all of one commit at once."""
+        """The offset of one record, or all of one commit."""
         self._offsets.replay_all(group_id, topic, commits)
         if group_id not in self._groups:
             self._replayed_offset(group_id, gone=False)
@@ -316,7 +317,7 @@ class GroupMachine:
         if value is not None:
             if not isinstance(group, ClassicGroup):
                 group = self._groups[group_id] = ClassicGroup(group_id, self._context)
-            if not group.recorded:  # it may have been there already, for the sake of its offsets
+            if not group.recorded:  # it may exist already with offsets only
                 self._unsettled.add(group_id)
             group.replay(value)
         elif isinstance(group, ClassicGroup):
@@ -336,17 +337,17 @@ class GroupMachine:
         if value is None and type(key) is ConsumerGroupMetadataKey:
             self._drop(group)
 
-    def _drop(self, group: GroupKind) -> None:
-        """The group is no more. If it has left offsets, its name stays."""
+    def _drop(self, group: Group) -> None:
+        """Remove the group. If it has offsets, an empty classic group takes its place."""
         del self._groups[group.id]
         if self._offsets.has(group.id):
             self._groups[group.id] = ClassicGroup(group.id, self._context)
 
-    def _is_idle(self, group: GroupKind) -> bool:
+    def _is_idle(self, group: Group) -> bool:
         return group.is_idle if isinstance(group, ClassicGroup) else group.is_empty
 
-    def _forget_if_nothing(self, group: GroupKind) -> None:
-        """A group that the log does not know, and nobody is about to join."""
+    def _forget_if_nothing(self, group: Group) -> None:
+        """Remove a group without records, members and offsets."""
         if not isinstance(group, ClassicGroup) or group.recorded or not group.is_idle:
             return
         if not self._offsets.has(group.id) and self._groups.get(group.id) is group:
@@ -359,7 +360,7 @@ class GroupMachine:
         first = self._due or self._times
         return first[0][0] if first else None
 
-    def _after(self, group: GroupKind, decision: Decision) -> Decision:
+    def _schedule(self, group: Group, decision: Decision) -> Decision:
         when = group.deadline
         if when is not None and when < self._scheduled.get(group.id, _NEVER):
             self._scheduled[group.id] = when
@@ -367,14 +368,13 @@ class GroupMachine:
         return decision
 
     def expire(self, now: float, now_ms: int) -> Iterator[Decision]:
-        """Wake the groups whose time has come, each once; each decision is to be applied before the next is asked
-        for."""
+        """Wake the groups whose deadline has passed. Each decision has to be applied before the next one is taken."""
         while self._times and self._times[0][0] <= now:
             self._due.append(heapq.heappop(self._times))
         while self._due:
             when, group_id = self._due.popleft()
             if self._scheduled.get(group_id) != when:
-                continue  # it stands earlier in the heap, and was woken then
+                continue  # it had an earlier entry
             del self._scheduled[group_id]
             group = self._groups.get(group_id)
             if group is None:
@@ -382,17 +382,17 @@ class GroupMachine:
             decision = group.expire(now, now_ms)
             if decision.records or decision.replies:
                 yield decision
-            if (after := self._groups.get(group_id)) is not None:  # it may be of another kind now
-                self._after(after, NOTHING)
+            if (after := self._groups.get(group_id)) is not None:  # it may be of another type now
+                self._schedule(after, NOTHING)
             self._forget_if_nothing(group)
 
     def settle(self, now: float, now_ms: int) -> Iterator[Decision]:
-        """Replay is done: groups that it made start their timers."""
+        """After replay: start the timers of new groups."""
         while self._unsettled:
             group = self._groups.get(self._unsettled.pop())
             if group is not None:
-                yield self._after(group, group.settle(now, now_ms))
-                self._after(group, NOTHING)
+                yield self._schedule(group, group.settle(now, now_ms))
+                self._schedule(group, NOTHING)
 
     def parked(self) -> Iterator[ReplyTo]:
         for group in self._groups.values():
@@ -402,6 +402,6 @@ class GroupMachine:
 _NEVER = float("inf")
 
 
-def _tombstones(group: GroupKind) -> list[LogRecord]:
-    """A group that only keeps offsets has no record of its own."""
+def _tombstones(group: Group) -> list[LogRecord]:
+    """A group with offsets only has no record."""
     return group.tombstones() if not isinstance(group, ClassicGroup) or group.recorded else []

@@ -1,366 +1,121 @@
-"""The values of `__consumer_offsets` that are coded by table: what Kafka calls GroupMetadata and ConsumerGroup*.
-
-The tables follow Kafka's schemas field by field; `wire.tree` explains their notation.
-"""
+"""Values of `__consumer_offsets`: Kafka's GroupMetadataValue and ConsumerGroup*Value, field by field
+(`record_schema`)."""
 
 from __future__ import annotations
 
-from ottla.wire.tree import UNSET, ZERO_UUID, Message, Struct
+from ottla.coordinator.record_schema import RecordValue, schema, wire
+from ottla.wire.tree import ZERO_UUID, Struct
 
 
-class ClassicGroupMember(Struct):
-    """A member of a classic group, with what the chosen protocol says of it."""
+@schema
+class MemberMetadata(Struct):
+    """A member of a classic group, with the subscription and assignment of the chosen protocol."""
 
-    __slots__ = (
-        "assignment",
-        "client_host",
-        "client_id",
-        "group_instance_id",
-        "member_id",
-        "rebalance_timeout_ms",
-        "session_timeout_ms",
-        "subscription",
-    )
-    FIELDS = (
-        "member_id string 0+",
-        "group_instance_id string 3+ null 3+",
-        "client_id string 0+",
-        "client_host string 0+",
-        "rebalance_timeout_ms int32 1+",
-        "session_timeout_ms int32 0+",
-        "subscription bytes 0+",
-        "assignment bytes 0+",
-    )
-
-    def __init__(
-        self,
-        *,
-        member_id: str = "",
-        group_instance_id: str | None = None,
-        client_id: str = "",
-        client_host: str = "",
-        rebalance_timeout_ms: int = -1,
-        session_timeout_ms: int = 0,
-        subscription: bytes = b"",
-        assignment: bytes = b"",
-    ) -> None:
-        self.member_id: str = member_id
-        self.group_instance_id: str | None = group_instance_id
-        self.client_id: str = client_id
-        self.client_host: str = client_host
-        self.rebalance_timeout_ms: int = rebalance_timeout_ms
-        self.session_timeout_ms: int = session_timeout_ms
-        self.subscription: bytes = subscription
-        self.assignment: bytes = assignment
+    member_id: str = wire("string 0+", default="")
+    group_instance_id: str | None = wire("string 3+ null 3+", default=None)
+    client_id: str = wire("string 0+", default="")
+    client_host: str = wire("string 0+", default="")
+    rebalance_timeout_ms: int = wire("int32 1+", default=-1)
+    session_timeout_ms: int = wire("int32 0+", default=0)
+    subscription: bytes = wire("bytes 0+", default=b"")
+    assignment: bytes = wire("bytes 0+", default=b"")
 
 
-class GroupMetadataValue(Message):
-    __slots__ = ("current_state_timestamp_ms", "generation", "leader", "members", "protocol", "protocol_type")
-    API_KEY = -1
-    KIND = "data"
+@schema
+class GroupMetadataValue(RecordValue):
     VERSIONS = (0, 4)
     FLEXIBLE_FROM = 4
-    FIELDS = (
-        "protocol_type string 0+",
-        "generation int32 0+",
-        "protocol string 0+ null 0+",
-        "leader string 0+ null 0+",
-        "current_state_timestamp_ms int64 2+",
-        "members []ClassicGroupMember 0+",
-    )
 
-    def __init__(
-        self,
-        *,
-        protocol_type: str = "",
-        generation: int = 0,
-        protocol: str | None = None,
-        leader: str | None = None,
-        current_state_timestamp_ms: int = -1,
-        members: list[ClassicGroupMember] = UNSET,
-    ) -> None:
-        self.protocol_type: str = protocol_type
-        self.generation: int = generation
-        self.protocol: str | None = protocol
-        self.leader: str | None = leader
-        self.current_state_timestamp_ms: int = current_state_timestamp_ms
-        self.members: list[ClassicGroupMember] = [] if members is UNSET else members
+    protocol_type: str = wire("string 0+", default="")
+    generation: int = wire("int32 0+", default=0)
+    protocol: str | None = wire("string 0+ null 0+", default=None)
+    leader: str | None = wire("string 0+ null 0+", default=None)
+    current_state_timestamp_ms: int = wire("int64 2+", default=-1)
+    members: list[MemberMetadata] = wire("[]MemberMetadata 0+", default_factory=list)
 
 
-class ConsumerGroupMetadataValue(Message):
-    __slots__ = ("epoch", "metadata_hash")
-    API_KEY = -1
-    KIND = "data"
-    VERSIONS = (0, 0)
-    FLEXIBLE_FROM = 0
-    FIELDS = (
-        "epoch int32 0+",
-        "metadata_hash int64 0+ tag 0",
-    )
-
-    def __init__(
-        self,
-        *,
-        epoch: int = 0,
-        metadata_hash: int = 0,
-    ) -> None:
-        self.epoch: int = epoch
-        self.metadata_hash: int = metadata_hash
+@schema
+class ConsumerGroupMetadataValue(RecordValue):
+    epoch: int = wire("int32 0+", default=0)
+    metadata_hash: int = wire("int64 0+ tag 0", default=0)
 
 
+@schema
 class PartitionRacks(Struct):
-    __slots__ = ("partition", "racks")
-    FIELDS = (
-        "partition int32 0+",
-        "racks []string 0+",
-    )
-
-    def __init__(
-        self,
-        *,
-        partition: int = 0,
-        racks: list[str] = UNSET,
-    ) -> None:
-        self.partition: int = partition
-        self.racks: list[str] = [] if racks is UNSET else racks
+    partition: int = wire("int32 0+", default=0)
+    racks: list[str] = wire("[]string 0+", default_factory=list)
 
 
+@schema
 class TopicMetadata(Struct):
-    __slots__ = ("partition_count", "partition_metadata", "topic_id", "topic_name")
-    FIELDS = (
-        "topic_id uuid 0+",
-        "topic_name string 0+",
-        "partition_count int32 0+",
-        "partition_metadata []PartitionRacks 0+",
-    )
-
-    def __init__(
-        self,
-        *,
-        topic_id: bytes = ZERO_UUID,
-        topic_name: str = "",
-        partition_count: int = 0,
-        partition_metadata: list[PartitionRacks] = UNSET,
-    ) -> None:
-        self.topic_id: bytes = topic_id
-        self.topic_name: str = topic_name
-        self.partition_count: int = partition_count
-        self.partition_metadata: list[PartitionRacks] = [] if partition_metadata is UNSET else partition_metadata
+    topic_id: bytes = wire("uuid 0+", default=ZERO_UUID)
+    topic_name: str = wire("string 0+", default="")
+    partition_count: int = wire("int32 0+", default=0)
+    partition_metadata: list[PartitionRacks] = wire("[]PartitionRacks 0+", default_factory=list)
 
 
-class ConsumerGroupPartitionMetadataValue(Message):
-    __slots__ = ("topics",)
-    API_KEY = -1
-    KIND = "data"
-    VERSIONS = (0, 0)
-    FLEXIBLE_FROM = 0
-    FIELDS = ("topics []TopicMetadata 0+",)
-
-    def __init__(
-        self,
-        *,
-        topics: list[TopicMetadata] = UNSET,
-    ) -> None:
-        self.topics: list[TopicMetadata] = [] if topics is UNSET else topics
+@schema
+class ConsumerGroupPartitionMetadataValue(RecordValue):
+    topics: list[TopicMetadata] = wire("[]TopicMetadata 0+", default_factory=list)
 
 
+@schema
 class ClassicProtocol(Struct):
-    __slots__ = ("metadata", "name")
-    FIELDS = (
-        "name string 0+",
-        "metadata bytes 0+",
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        metadata: bytes = b"",
-    ) -> None:
-        self.name: str = name
-        self.metadata: bytes = metadata
+    name: str = wire("string 0+", default="")
+    metadata: bytes = wire("bytes 0+", default=b"")
 
 
+@schema
 class ClassicMemberMetadata(Struct):
-    """What a member of a consumer group said that speaks the classic protocol."""
+    """What only a member that speaks the classic protocol in a consumer group has."""
 
-    __slots__ = ("session_timeout_ms", "supported_protocols")
-    FIELDS = (
-        "session_timeout_ms int32 0+",
-        "supported_protocols []ClassicProtocol 0+",
+    session_timeout_ms: int = wire("int32 0+", default=0)
+    supported_protocols: list[ClassicProtocol] = wire("[]ClassicProtocol 0+", default_factory=list)
+
+
+@schema
+class ConsumerGroupMemberMetadataValue(RecordValue):
+    instance_id: str | None = wire("string 0+ null 0+", default=None)
+    rack_id: str | None = wire("string 0+ null 0+", default=None)
+    client_id: str = wire("string 0+", default="")
+    client_host: str = wire("string 0+", default="")
+    subscribed_topic_names: list[str] = wire("[]string 0+", default_factory=list)
+    subscribed_topic_regex: str | None = wire("string 0+ null 0+", default=None)
+    rebalance_timeout_ms: int = wire("int32 0+", default=-1)
+    server_assignor: str | None = wire("string 0+ null 0+", default=None)
+    classic_member_metadata: ClassicMemberMetadata | None = wire(
+        "ClassicMemberMetadata 0+ null 0+ tag 0", default_factory=ClassicMemberMetadata
     )
-
-    def __init__(
-        self,
-        *,
-        session_timeout_ms: int = 0,
-        supported_protocols: list[ClassicProtocol] = UNSET,
-    ) -> None:
-        self.session_timeout_ms: int = session_timeout_ms
-        self.supported_protocols: list[ClassicProtocol] = [] if supported_protocols is UNSET else supported_protocols
+    """If the tag is missing, Kafka reads a classic member without protocols; Kafka always writes it."""
 
 
-class ConsumerGroupMemberMetadataValue(Message):
-    __slots__ = (
-        "classic_member_metadata",
-        "client_host",
-        "client_id",
-        "instance_id",
-        "rack_id",
-        "rebalance_timeout_ms",
-        "server_assignor",
-        "subscribed_topic_names",
-        "subscribed_topic_regex",
-    )
-    API_KEY = -1
-    KIND = "data"
-    VERSIONS = (0, 0)
-    FLEXIBLE_FROM = 0
-    FIELDS = (
-        "instance_id string 0+ null 0+",
-        "rack_id string 0+ null 0+",
-        "client_id string 0+",
-        "client_host string 0+",
-        "subscribed_topic_names []string 0+",
-        "subscribed_topic_regex string 0+ null 0+",
-        "rebalance_timeout_ms int32 0+",
-        "server_assignor string 0+ null 0+",
-        "classic_member_metadata ClassicMemberMetadata 0+ null 0+ tag 0",
-    )
-
-    def __init__(
-        self,
-        *,
-        instance_id: str | None = None,
-        rack_id: str | None = None,
-        client_id: str = "",
-        client_host: str = "",
-        subscribed_topic_names: list[str] = UNSET,
-        subscribed_topic_regex: str | None = None,
-        rebalance_timeout_ms: int = -1,
-        server_assignor: str | None = None,
-        classic_member_metadata: ClassicMemberMetadata | None = UNSET,
-    ) -> None:
-        """Left out, a member is a classic one with nothing to say: so Kafka reads it, and never leaves it out."""
-        self.instance_id: str | None = instance_id
-        self.rack_id: str | None = rack_id
-        self.client_id: str = client_id
-        self.client_host: str = client_host
-        self.subscribed_topic_names: list[str] = [] if subscribed_topic_names is UNSET else subscribed_topic_names
-        self.subscribed_topic_regex: str | None = subscribed_topic_regex
-        self.rebalance_timeout_ms: int = rebalance_timeout_ms
-        self.server_assignor: str | None = server_assignor
-        self.classic_member_metadata: ClassicMemberMetadata | None = (
-            ClassicMemberMetadata() if classic_member_metadata is UNSET else classic_member_metadata
-        )
+@schema
+class ConsumerGroupTargetAssignmentMetadataValue(RecordValue):
+    assignment_epoch: int = wire("int32 0+", default=0)
 
 
-class ConsumerGroupTargetAssignmentMetadataValue(Message):
-    __slots__ = ("assignment_epoch",)
-    API_KEY = -1
-    KIND = "data"
-    VERSIONS = (0, 0)
-    FLEXIBLE_FROM = 0
-    FIELDS = ("assignment_epoch int32 0+",)
-
-    def __init__(
-        self,
-        *,
-        assignment_epoch: int = 0,
-    ) -> None:
-        self.assignment_epoch: int = assignment_epoch
-
-
+@schema
 class TopicPartitions(Struct):
-    __slots__ = ("partitions", "topic_id")
-    FIELDS = (
-        "topic_id uuid 0+",
-        "partitions []int32 0+",
-    )
-
-    def __init__(
-        self,
-        *,
-        topic_id: bytes = ZERO_UUID,
-        partitions: list[int] = UNSET,
-    ) -> None:
-        self.topic_id: bytes = topic_id
-        self.partitions: list[int] = [] if partitions is UNSET else partitions
+    topic_id: bytes = wire("uuid 0+", default=ZERO_UUID)
+    partitions: list[int] = wire("[]int32 0+", default_factory=list)
 
 
-class ConsumerGroupTargetAssignmentMemberValue(Message):
-    __slots__ = ("topic_partitions",)
-    API_KEY = -1
-    KIND = "data"
-    VERSIONS = (0, 0)
-    FLEXIBLE_FROM = 0
-    FIELDS = ("topic_partitions []TopicPartitions 0+",)
-
-    def __init__(
-        self,
-        *,
-        topic_partitions: list[TopicPartitions] = UNSET,
-    ) -> None:
-        self.topic_partitions: list[TopicPartitions] = [] if topic_partitions is UNSET else topic_partitions
+@schema
+class ConsumerGroupTargetAssignmentMemberValue(RecordValue):
+    topic_partitions: list[TopicPartitions] = wire("[]TopicPartitions 0+", default_factory=list)
 
 
-class ConsumerGroupCurrentMemberAssignmentValue(Message):
-    __slots__ = (
-        "assigned_partitions",
-        "member_epoch",
-        "partitions_pending_revocation",
-        "previous_member_epoch",
-        "state",
-    )
-    API_KEY = -1
-    KIND = "data"
-    VERSIONS = (0, 0)
-    FLEXIBLE_FROM = 0
-    FIELDS = (
-        "member_epoch int32 0+",
-        "previous_member_epoch int32 0+",
-        "state int8 0+",
-        "assigned_partitions []TopicPartitions 0+",
-        "partitions_pending_revocation []TopicPartitions 0+",
-    )
-
-    def __init__(
-        self,
-        *,
-        member_epoch: int = 0,
-        previous_member_epoch: int = 0,
-        state: int = 0,
-        assigned_partitions: list[TopicPartitions] = UNSET,
-        partitions_pending_revocation: list[TopicPartitions] = UNSET,
-    ) -> None:
-        self.member_epoch: int = member_epoch
-        self.previous_member_epoch: int = previous_member_epoch
-        self.state: int = state
-        self.assigned_partitions: list[TopicPartitions] = [] if assigned_partitions is UNSET else assigned_partitions
-        self.partitions_pending_revocation: list[TopicPartitions] = (
-            [] if partitions_pending_revocation is UNSET else partitions_pending_revocation
-        )
+@schema
+class ConsumerGroupCurrentMemberAssignmentValue(RecordValue):
+    member_epoch: int = wire("int32 0+", default=0)
+    previous_member_epoch: int = wire("int32 0+", default=0)
+    state: int = wire("int8 0+", default=0)
+    assigned_partitions: list[TopicPartitions] = wire("[]TopicPartitions 0+", default_factory=list)
+    partitions_pending_revocation: list[TopicPartitions] = wire("[]TopicPartitions 0+", default_factory=list)
 
 
-class ConsumerGroupRegularExpressionValue(Message):
-    __slots__ = ("timestamp_ms", "topics", "version")
-    API_KEY = -1
-    KIND = "data"
-    VERSIONS = (0, 0)
-    FLEXIBLE_FROM = 0
-    FIELDS = (
-        "topics []string 0+",
-        "version int64 0+",
-        "timestamp_ms int64 0+",
-    )
-
-    def __init__(
-        self,
-        *,
-        topics: list[str] = UNSET,
-        version: int = 0,
-        timestamp_ms: int = 0,
-    ) -> None:
-        self.topics: list[str] = [] if topics is UNSET else topics
-        self.version: int = version
-        self.timestamp_ms: int = timestamp_ms
+@schema
+class ConsumerGroupRegularExpressionValue(RecordValue):
+    topics: list[str] = wire("[]string 0+", default_factory=list)
+    version: int = wire("int64 0+", default=0)
+    timestamp_ms: int = wire("int64 0+", default=0)

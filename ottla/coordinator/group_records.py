@@ -1,9 +1,9 @@
-"""Keys and values of `__consumer_offsets`, in Kafka's own formats, so that Kafka's tools read our log and we theirs.
+"""Keys and values of `__consumer_offsets` in Kafka's formats: Kafka's tools read our log, and we read Kafka's.
 
-A key begins with two bytes that say what kind of record it is, a value with two bytes of version. Keys are fixed
-(new kinds of key are added, never new versions); values evolve by tagged fields. What we do not know (groups of other
-kinds) is passed over when a log is loaded. The committed offset is by far the most frequent record and is coded by
-hand; the others use the compiled codecs of the wire, whose tables stand in `record_values`.
+A key begins with two bytes for the type of record, a value with two bytes for its version. Keys never change (new types
+are added, never new versions); values evolve by tagged fields. Unknown types (share groups and others) are skipped when
+a log is loaded. The committed offset is by far the most frequent record and is coded by hand; the other values use the
+compiled codecs of `wire.messages` (`group_record_values`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ottla.coordinator.group_record_values import (
 )
 from ottla.errors import BadFrame, Fault
 from ottla.wire import messages
-from ottla.wire.primitives import pack_uvarint
+from ottla.wire.primitives import pack_uvarint, uvarint
 from ottla.wire.tree import ZERO_UUID, Message
 
 NO_EPOCH = -1
@@ -51,7 +51,7 @@ class ConsumerGroupMetadataKey(NamedTuple):
 
 
 class ConsumerGroupPartitionMetadataKey(NamedTuple):
-    """No longer written since Kafka 4.1, which keeps a hash in the group's metadata; read, and buried."""
+    """Not written since Kafka 4.1, which keeps a hash in the group's metadata; read, and deleted by a tombstone."""
 
     group_id: str
 
@@ -81,14 +81,14 @@ class ConsumerGroupRegularExpressionKey(NamedTuple):
 
 
 class OffsetCommitValue(NamedTuple):
-    """A committed offset, as it is kept in the log and in memory."""
+    """A committed offset, in the log and in memory."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
     metadata: str = ""
     commit_timestamp_ms: int = NO_TIMESTAMP
     expire_timestamp_ms: int = NO_TIMESTAMP
-    """Only commits of old clients that asked for a retention of their own have one."""
+    """Set by old clients with a retention time in OffsetCommit."""
     topic_id: bytes = ZERO_UUID
 
 
@@ -159,7 +159,7 @@ def encode_key(key: tuple[object, ...]) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _commit_key_start(group_id: str, topic: str) -> bytes:
-    """All of a commit's key but the partition: groups commit the same topics again and again."""
+    """The key without the partition. Cached, for groups commit the same topics again and again."""
     group, name = group_id.encode(), topic.encode()
     return b"".join((_SHORT.pack(OFFSET_COMMIT), _SHORT.pack(len(group)), group, _SHORT.pack(len(name)), name))
 
@@ -188,7 +188,7 @@ def _encode_commit(value: OffsetCommitValue) -> bytes:
 
 
 def decode_key(data: bytes) -> Key | None:
-    """The key, or None for a kind of record that is not ours to know."""
+    """The key, or None for an unknown type of record."""
     try:
         number, pos = _SHORT.unpack_from(data)[0], 2
         if number in (OFFSET_COMMIT, _OFFSET_COMMIT_OLD):
@@ -235,7 +235,7 @@ def _decode_commit(version: int, data: bytes) -> OffsetCommitValue:
     if version < _FLEXIBLE:
         metadata, pos = _read_string(data, pos)
     else:
-        size, pos = _read_uvarint(data, pos)
+        size, pos = uvarint(data, pos)
         metadata = str(data[pos : pos + size - 1], "utf-8")
         pos += size - 1
     (commit_timestamp_ms,) = _LONG.unpack_from(data, pos)
@@ -244,23 +244,12 @@ def _decode_commit(version: int, data: bytes) -> OffsetCommitValue:
     return OffsetCommitValue(offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms, topic_id)
 
 
-def _read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[pos]
-        pos += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, pos
-        shift += 7
-
-
 def _read_topic_id(data: bytes, pos: int) -> bytes:
-    """The first tagged field; the others, which a newer release may have written, are passed over."""
-    count, pos = _read_uvarint(data, pos)
+    """The first tagged field; other tags, of newer releases, are skipped."""
+    count, pos = uvarint(data, pos)
     for _ in range(count):
-        tag, pos = _read_uvarint(data, pos)
-        size, pos = _read_uvarint(data, pos)
+        tag, pos = uvarint(data, pos)
+        size, pos = uvarint(data, pos)
         if tag == 0 and size == 16:
             return data[pos : pos + 16]
         pos += size

@@ -1,12 +1,12 @@
-"""Loading a shard: its log becomes its machine's state, in slices, so that nobody waits long meanwhile.
+"""Loading a shard: its log is replayed into its state machine, in slices, so that other requests do not wait long.
 
-The log is read twice as it were. First only keys and values are picked out of the batches and the newest value of
-each key is kept, as compaction would: what was overwritten a thousand times is never decoded. Then what is left is
-decoded and replayed, in the order of those newest records. That order matters only among the records of one group (or
-one transaction), so they are kept by its name in many dictionaries: a single one would stall whenever it grows.
+First only keys and values are cut out of the batches, and the newest value of each key is kept, as compaction does:
+overwritten values are never decoded. Then the newest records are decoded and replayed in their order. That order
+matters only among the records of one group (or transaction), so they are kept in many dictionaries, by the name of the
+group: a single dictionary would stall the loop whenever it grows.
 
-Records of transactions wait for their marker, and what was collected before them is replayed before them, so that of
-two commits the later one counts.
+Records of transactions wait for their marker. Records collected before them are replayed first, so that of two commits
+the later one counts.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from collections.abc import Iterator
 
 from crc32c import crc32c
 
-from ottla.coordinator.decision import Producer
+from ottla.coordinator.decision import ProducerIdAndEpoch
 from ottla.coordinator.shard import BATCH_BYTES_MAX, Codec, Machine
 from ottla.errors import ErrorCode, Refused
 from ottla.runtime import Buffer
-from ottla.wire import batch, records
+from ottla.wire import batch
+from ottla.wire.records import iterate, read_varint
 
 SLICE_RECORDS = 1000
-"""So many records are read or replayed at a time, a few milliseconds' work: then others may go on."""
+"""How many records are read or replayed at a time: a few milliseconds of work."""
 BUCKETS = 64
 
 COMMIT_MARKER = b"\0\0\0\1"
@@ -30,7 +31,7 @@ _OPAQUE = batch.CODEC_MASK | batch.TRANSACTIONAL | batch.CONTROL
 
 
 class Loader:
-    """Each step of an iteration over one of its methods is a slice of the work."""
+    """Its methods are iterators: each step is one slice of the work."""
 
     def __init__(self, machine: Machine, codec: Codec, log_start: int) -> None:
         self._machine = machine
@@ -40,7 +41,7 @@ class Loader:
         self.records = 0
 
     def feed(self, data: Buffer) -> Iterator[None]:
-        """Take the whole batches of what the log gives from `next_offset` on."""
+        """Take the whole batches of data that begins at `next_offset`."""
         data = bytes(data)
         view = memoryview(data)
         unpack, header_bytes = batch.HEADER.unpack_from, batch.HEADER_BYTES
@@ -65,11 +66,11 @@ class Loader:
                 yield
 
     def _collect(self, data: bytes, position: int, end: int, count: int) -> None:
-        """The usual batch: neither compressed nor part of a transaction. Written by us and whole, so not judged."""
+        """The usual batch: neither compressed nor transactional. We wrote it and its checksum is right: few checks."""
         newest = self._newest
         try:
             for _ in range(count):
-                size, position = _varint(data, position)
+                size, position = read_varint(data, position)
                 stop = position + size
                 position += 1  # attributes
                 while data[position] > 0x7F:
@@ -83,28 +84,28 @@ class Loader:
                     size >>= 1
                     position += 1
                 else:
-                    size, position = _varint(data, position)
+                    size, position = read_varint(data, position)
                 key = data[position : position + size]
                 position += size
-                size, position = _varint(data, position)
+                size, position = read_varint(data, position)
                 bucket = newest[hash(key[4 : 4 + (key[2] << 8 | key[3])]) % BUCKETS]  # _name(key), without a call
-                bucket.pop(key, None)  # what comes again comes last
+                bucket.pop(key, None)  # so that it is inserted again at the end
                 bucket[key] = data[position : position + size] if size >= 0 else None
                 position = stop
-        except IndexError:
+        except (IndexError, Refused):
             position = -1
         if position != end:
             raise Refused(ErrorCode.corrupt_message, "a batch does not hold what it says")
         self.records += count
 
     def _open(self, view: memoryview) -> Iterator[None]:
-        """A batch that has to be looked at as a whole."""
+        """A batch that is compressed, transactional or a control batch."""
         header = batch.read_header(view)
         producer = None
         if header.is_control or header.is_transactional:
             yield from self.replay()
-            producer = Producer(header.producer_id, header.producer_epoch)
-        for record in records.iterate(view, bytes_max=BATCH_BYTES_MAX):
+            producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+        for record in iterate(view, bytes_max=BATCH_BYTES_MAX):
             self.records += 1
             if record.key is None:
                 continue
@@ -128,27 +129,12 @@ class Loader:
                 if not number % SLICE_RECORDS:
                     yield
 
-    def _replay(self, data: bytes, value: bytes | None, producer: Producer | None) -> None:
+    def _replay(self, data: bytes, value: bytes | None, producer: ProducerIdAndEpoch | None) -> None:
         key = self._codec.decode_key(data)
         if key is not None:
             self._machine.replay(key, None if value is None else self._codec.decode_value(key, value), producer)
 
 
 def _name(key: bytes) -> bytes:
-    """Every key begins with two bytes for its kind, and then the name of what it belongs to."""
+    """The group id or transactional id: every key begins with two bytes for its type, and then this string."""
     return key[4 : 4 + (key[2] << 8 | key[3])]
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A zigzag number and the position behind it."""
-    byte = data[position]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    value, shift = byte & 0x7F, 7
-    while True:
-        position += 1
-        byte = data[position]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position + 1
-        shift += 7

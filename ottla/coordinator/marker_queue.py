@@ -1,7 +1,7 @@
 """The marker queue of the transaction coordinator (Kafka: TransactionMarkerChannelManager).
 
-Markers for one broker are sent together, those that come while a request is in flight with the next one. What fails is
-tried again, for as long as this broker coordinates the transaction in the same leader epoch.
+Markers for one broker are sent in one request; markers that come while it is in flight go with the next one. A failed
+marker is retried as long as this broker coordinates the transaction in the same leader epoch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.decision import Decision, Reply, ReplyTo
 from ottla.coordinator.marker_writer import MarkerWriter, TransactionEnd
 from ottla.coordinator.transaction_machine import Markers, Prepared, TransactionMachine
-from ottla.coordinator.transaction_records import TopicPartition
 from ottla.errors import ErrorCode, Refused
 from ottla.net.outbound import PeerLost
 from ottla.replication.ports import Peers
@@ -27,6 +26,7 @@ from ottla.wire.schema.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from ottla.wire.topic_partition import TopicPartition, by_topic
 
 log = logging.getLogger("ottla.coordinator")
 
@@ -37,7 +37,7 @@ _SETTLED: Final = {
     ErrorCode.invalid_producer_epoch: "its producer has gone on already",
     ErrorCode.unsupported_for_message_format: "it is in a format without transactions",
 }
-"""After these answers nothing is left to write, and what is noted of it."""
+"""After these error codes the marker is done; the text is logged."""
 
 
 class Coordinator(Protocol):
@@ -48,7 +48,7 @@ class Coordinator(Protocol):
     def ask(self, key: str, act: Callable[[TransactionMachine, ReplyTo, float, int], Decision]) -> Promise: ...
 
 
-class _Ending:
+class _PendingEnd:
     """A prepared transaction, until all its markers are written."""
 
     __slots__ = ("committed", "coordinator_epoch", "left", "ticket", "version")
@@ -67,7 +67,7 @@ class _Ending:
         )
 
 
-_Marker = tuple[_Ending, TopicPartition]
+_Marker = tuple[_PendingEnd, TopicPartition]
 
 
 class MarkerQueue:
@@ -93,17 +93,16 @@ class MarkerQueue:
         self._again: list[_Marker] = []
 
     def add(self, ticket: Prepared, what: Markers, coordinator_epoch: int) -> None:
-        ending = _Ending(ticket, what, coordinator_epoch)
-        if ending.left:
-            self._enqueue([(ending, place) for place in ending.left])
+        pending = _PendingEnd(ticket, what, coordinator_epoch)
+        if pending.left:
+            self._enqueue([(pending, partition) for partition in pending.left])
         else:
-            self._runtime.call_soon(self._complete, ending)
+            self._runtime.call_soon(self._complete, pending)
 
     def _enqueue(self, markers: list[_Marker]) -> None:
         image = self._image()
-        for ending, (topic, index) in markers:
-            marker = (ending, (topic, index))
-            partition = image.partition(topic, index)
+        for marker in markers:
+            partition = image.partition(*marker[1])
             if partition is None:
                 self._written(marker, ErrorCode.none)  # the topic is deleted, and all that was in it
             elif partition.leader == NO_BROKER or partition.leader not in image.brokers:
@@ -112,7 +111,7 @@ class MarkerQueue:
                 self._send_soon(partition.leader, marker)
 
     def _send_soon(self, broker_id: int, marker: _Marker) -> None:
-        """After this turn of the loop: more may be coming."""
+        """At the end of this loop iteration, with all that are added until then."""
         markers = self._waiting.setdefault(broker_id, [])
         markers.append(marker)
         if len(markers) == 1 and broker_id not in self._sending:
@@ -122,8 +121,8 @@ class MarkerQueue:
         markers = [marker for marker in self._waiting.pop(broker_id, []) if self._is_ours(marker[0])]
         if broker_id == self._broker_id:
             for marker in markers:
-                ending, (topic, index) = marker
-                self._writer.write(topic, index, ending.end(), partial(self._written, marker))
+                pending, (topic, index) = marker
+                self._writer.write(topic, index, pending.end(), partial(self._written, marker))
         elif markers:
             self._sending.add(broker_id)
             self._runtime.spawn(self._call(broker_id, markers), name=f"markers for broker {broker_id}")
@@ -145,15 +144,15 @@ class MarkerQueue:
         finally:
             self._sending.discard(broker_id)
         for marker in markers:
-            ending, (topic, index) = marker
-            self._written(marker, codes.get((ending.ticket.producer_id, topic, index), ErrorCode.network_exception))
+            pending, (topic, index) = marker
+            self._written(marker, codes.get((pending.ticket.producer_id, topic, index), ErrorCode.network_exception))
         if broker_id in self._waiting:
             self._send(broker_id)
 
     def _written(self, marker: _Marker, code: ErrorCode) -> None:
-        ending, (topic, index) = marker
-        ticket = ending.ticket
-        if not self._is_ours(ending):
+        pending, (topic, index) = marker
+        ticket = pending.ticket
+        if not self._is_ours(pending):
             return
         if code == ErrorCode.transaction_coordinator_fenced:
             log.info("%s is coordinated by another broker by now", ticket.transactional_id)
@@ -162,9 +161,9 @@ class MarkerQueue:
         else:
             if (why := _SETTLED[code]) is not None:
                 log.warning("%s: no marker in %s-%d: %s", ticket.transactional_id, topic, index, why)
-            ending.left.pop((topic, index), None)
-            if not ending.left:
-                self._complete(ending)
+            pending.left.pop(marker[1], None)
+            if not pending.left:
+                self._complete(pending)
 
     def _later(self, marker: _Marker) -> None:
         if not self._again:
@@ -175,38 +174,39 @@ class MarkerQueue:
         markers, self._again = self._again, []
         self._enqueue([marker for marker in markers if self._is_ours(marker[0])])
 
-    def _is_ours(self, ending: _Ending) -> bool:
-        """Whether the leader epoch lasts in which it was found prepared."""
-        return self._coordinator.coordinator_epoch(ending.ticket.transactional_id) == ending.coordinator_epoch
+    def _is_ours(self, pending: _PendingEnd) -> bool:
+        """Whether this broker still coordinates it in the leader epoch in which it was found prepared."""
+        return self._coordinator.coordinator_epoch(pending.ticket.transactional_id) == pending.coordinator_epoch
 
-    def _complete(self, ending: _Ending) -> None:
-        ticket = ending.ticket
+    def _complete(self, pending: _PendingEnd) -> None:
+        ticket = pending.ticket
 
         def replied(reply: Reply) -> None:
             if isinstance(reply, Refused):
-                self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._complete, ending)
+                self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._complete, pending)
 
-        if self._is_ours(ending):
+        if self._is_ours(pending):
             promise = self._coordinator.ask(
                 ticket.transactional_id, lambda machine, to, now, now_ms: machine.complete(ticket, to, now_ms)
             )
             promise.on_reply(replied)
 
     def _requests(self, markers: list[_Marker]) -> list[WritableTxnMarker]:
-        """For each transaction one, its partitions by topic."""
-        places: dict[_Ending, dict[str, list[int]]] = {}
-        for ending, (topic, index) in markers:
-            places.setdefault(ending, {}).setdefault(topic, []).append(index)
+        """One for each transaction, its partitions by topic."""
+        partitions: dict[_PendingEnd, list[TopicPartition]] = {}
+        for pending, partition in markers:
+            partitions.setdefault(pending, []).append(partition)
         return [
             WritableTxnMarker(
-                producer_id=ending.ticket.producer_id,
-                producer_epoch=ending.ticket.producer_epoch,
-                transaction_result=ending.committed,
+                producer_id=pending.ticket.producer_id,
+                producer_epoch=pending.ticket.producer_epoch,
+                transaction_result=pending.committed,
                 topics=[
-                    WritableTxnMarkerTopic(name=topic, partition_indexes=indexes) for topic, indexes in topics.items()
+                    WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+                    for topic, indexes in by_topic(left).items()
                 ],
-                coordinator_epoch=ending.coordinator_epoch,
-                transaction_version=ending.version,
+                coordinator_epoch=pending.coordinator_epoch,
+                transaction_version=pending.version,
             )
-            for ending, topics in places.items()
+            for pending, left in partitions.items()
         ]

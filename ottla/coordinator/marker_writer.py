@@ -1,9 +1,8 @@
-"""Transaction markers, written into the partitions that this broker leads: on behalf of a coordinator here or
-elsewhere (WriteTxnMarkers).
+"""Transaction markers, written into the partitions that this broker leads (WriteTxnMarkers).
 
-A marker counts when it is committed, so the answer waits for that. Writing one twice changes nothing: the second time
-it is found in the log, and only waited for. In `__consumer_offsets` a marker does more than end a transaction: offsets
-come to count, or do not, so it goes through the shard that keeps them.
+The response waits until the marker is committed. A marker that is written twice changes nothing: the second one is
+found in the log, and only waited for. In `__consumer_offsets` a marker also commits or drops pending offsets, so it is
+written by the shard that keeps them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class TransactionEnd(NamedTuple):
     committed: bool
     coordinator_epoch: int
     version: int = 0
-    """Of the protocol the transaction was written under."""
+    """Of the transaction protocol."""
 
 
 class MarkerWriter:
@@ -47,7 +46,7 @@ class MarkerWriter:
         self._groups = groups
 
     def write(self, topic: str, index: int, end: TransactionEnd, done: Done) -> None:
-        """Write the marker; `done` is called once with what became of it, now or later."""
+        """Write the marker; `done` is called once with its error code, now or later."""
         try:
             partition = self._replica_manager.find(topic, index)
             partition.check_appendable(ACKS_ALL)
@@ -71,7 +70,7 @@ class MarkerWriter:
             partition.await_committed(partition.log_end, delayed)
 
     def _shard(self, index: int) -> Shard[GroupMachine] | None:
-        """The shard that has to know. None for one that cannot be loaded: it knows nothing anyway."""
+        """The shard that replays the marker. None if it could not be loaded."""
         shard = self._groups.shard(index)
         if shard is not None and shard.phase is Phase.FAILED:
             return None
@@ -85,7 +84,7 @@ def _batch(end: TransactionEnd, now_ms: int) -> tuple[bytearray, BatchHeader]:
 
 
 class DelayedMarker:
-    """A marker that is written and not committed."""
+    """A marker that is written and not committed yet."""
 
     __slots__ = ("_code", "_delayed", "_done")
 
@@ -106,7 +105,7 @@ class DelayedMarker:
 
 
 class _EncodedMarker:
-    """What `decision.Sealed` asks for."""
+    """Implements `decision.PreEncoded`."""
 
     def __init__(self, end: TransactionEnd, now_ms: int) -> None:
         self._end = end
@@ -117,11 +116,11 @@ class _EncodedMarker:
 
 
 def write_through(shard: Shard[GroupMachine], end: TransactionEnd, now: float, now_ms: int, done: Done) -> None:
-    """Write the marker into `__consumer_offsets`, and let its shard take it in."""
+    """Write the marker into `__consumer_offsets`, and replay it into the shard."""
 
     def replied(reply: Reply) -> None:
         done(reply.code if isinstance(reply, Refused) else ErrorCode.none)
 
     promise = Promise()
     promise.callback = replied
-    shard.apply(Decision(replies=((promise, end),), sealed=_EncodedMarker(end, now_ms)), now, now_ms)
+    shard.apply(Decision(replies=((promise, end),), pre_encoded=_EncodedMarker(end, now_ms)), now, now_ms)

@@ -1,11 +1,11 @@
-"""From what a member has to what it should have, without two members ever reading one partition (KIP-848).
+"""Reconciliation (KIP-848): from the current to the target assignment; no partition ever has two members.
 
     STABLE ── new target ──> UNREVOKED ── gave it up ──> UNRELEASED ── others gave theirs up ──> STABLE
        └──────── nothing to give up ──────────────────────┘   └──── nothing to wait for ─────────────┘
 
-A member first gives up what its target no longer has, in its old epoch. When it has said so it moves to the epoch of
-the target and gets what is free; what another member still holds it gets as soon as that one has let go. Each member
-goes at its own pace, and keeps reading what it keeps.
+A member first revokes what is not in its target, in its old epoch. When it has confirmed that, it moves to the epoch of
+the target and gets the free partitions; it gets the others as soon as their members have revoked them. Each member
+proceeds by itself, and keeps consuming the partitions it keeps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.coordinator.assignors import EMPTY, Assignment
 from ottla.coordinator.consumer_group_member import ConsumerMember, MemberState
 
 IsFree = Callable[[bytes, int], bool]
-"""Whether nobody but the member itself holds a partition."""
+"""Whether no other member holds a partition."""
 
 
 def reconcile(
@@ -27,7 +27,7 @@ def reconcile(
     subscribed: Collection[bytes],
     is_free: IsFree,
 ) -> ConsumerMember:
-    """The member after one heartbeat. `owned`: what it says it holds, None if it did not say."""
+    """The member after one heartbeat. `owned`: the partitions in the heartbeat, None if not set."""
     if member.reconciled(epoch):
         return member
     if member.state == MemberState.UNREVOKED and _holds_any(owned, member.revoking):
@@ -50,13 +50,13 @@ def reconcile(
 
 
 def waits_for_others(member: ConsumerMember, target: Assignment, is_free: IsFree) -> bool:
-    """Whether some of its target is still held by somebody else."""
+    """Whether other members still hold some of its target."""
     missing = _less(target, member.assigned)
     return any(not is_free(topic, partition) for topic, partitions in missing.items() for partition in partitions)
 
 
 def _without_unsubscribed(member: ConsumerMember, subscribed: Collection[bytes]) -> ConsumerMember:
-    """A member that has not let go of the old must not be told again of topics that it no longer wants."""
+    """While it revokes partitions, its assignment must not have topics it no longer subscribes to."""
     unwanted = {topic: partitions for topic, partitions in member.assigned.items() if topic not in subscribed}
     if not unwanted:
         return member
@@ -67,7 +67,7 @@ def _without_unsubscribed(member: ConsumerMember, subscribed: Collection[bytes])
 
 
 def holds_only(owned: Assignment | None, assigned: Assignment) -> bool:
-    """False if it did not say what it holds."""
+    """False if `owned` is not set."""
     return owned is not None and not _less(owned, assigned)
 
 

@@ -1,7 +1,7 @@
-"""Subscriptions by regular expression: RE2, matched against whole topic names.
+"""Subscriptions by regular expression (RE2), matched against whole topic names.
 
-RE2 because members write for Kafka, which uses it, and because it takes time linear in the name: a pattern from the
-network cannot hold the loop for ever, as one for Python's `re` can. The library is loaded when a group first needs it.
+RE2, because Kafka uses it, and because matching takes linear time: an expression from the network cannot block the
+loop, as with Python's `re`. The library is loaded on first use.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     import re2
 
 REGEX_BYTES_MAX: Final = 0x7FFF
-"""An expression is part of a record's key, whose texts have two bytes for their length."""
+"""An expression is part of a record's key, whose strings have two bytes for their length."""
 
 
 def compile_regex(text: str) -> re2._Regexp:
-    """Refused if it is none."""
+    """Refused if it is not valid."""
     import re2
 
     options = re2.Options()
     options.log_errors = False
-    options.never_capture = True  # whether it matches is all we ask, and the quick automaton can tell
+    options.never_capture = True  # only the match itself is needed, which is faster
     if len(text.encode()) > REGEX_BYTES_MAX:
         raise Refused(ErrorCode.invalid_regular_expression, f"the expression is longer than {REGEX_BYTES_MAX} bytes")
     try:

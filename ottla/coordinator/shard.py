@@ -1,13 +1,13 @@
-"""A shard: one partition of an internal topic that this broker leads, and the machine it drives.
+"""Coordinator shard: one partition of an internal topic that this broker leads, and the state machine it drives.
 
-    LOADING ---all that is in the log was replayed---> ACTIVE ---leadership lost---> GONE
-        +------what is in the log cannot be read-----> FAILED ---leadership lost---> GONE
+    LOADING ---the whole log was replayed---> ACTIVE ---leadership lost---> GONE
+        +------the log cannot be read-------> FAILED ---leadership lost---> GONE
 
-An active shard applies decisions: it appends their records as one batch, replays them into the machine, and lets the
-replies go when the high watermark has passed the batch. A decision without records may show what an earlier one has
-changed, so its replies wait for the same. If nobody else has to be waited for, all that happens at once.
+An active shard applies decisions: it appends their records as one batch, replays them into the machine, and sends the
+replies when the high watermark has passed the batch. A decision without records may depend on records that are not
+committed yet, so its replies wait for them. With one replica in sync all this happens at once.
 
-How a log becomes a machine's state is told in `loader`.
+`loader` replays a log into a machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.coordinator import log_batch
-from ottla.coordinator.decision import Decision, LogRecord, Producer, Reply, ReplyTo
+from ottla.coordinator.decision import Decision, LogRecord, ProducerIdAndEpoch, Reply, ReplyTo
 from ottla.errors import ErrorCode, Refused
 from ottla.replication.partition import Partition
 from ottla.replication.waits import Marks
@@ -26,14 +26,14 @@ from ottla.wire import batch, records
 from ottla.wire.batch import BatchHeader
 
 BATCH_BYTES_MAX = 64 * 1024 * 1024
-"""Of one decision. Far more than any group needs, and little enough to be loaded again."""
+"""Of one decision: far more than any group needs, and small enough to be loaded."""
 
 
 class Machine(Protocol):
     @property
     def deadline(self) -> float | None: ...
 
-    def replay(self, key: object, value: object | None, producer: Producer | None = None) -> None: ...
+    def replay(self, key: object, value: object | None, producer: ProducerIdAndEpoch | None = None) -> None: ...
 
     def replay_end(self, producer_id: int, *, committed: bool) -> None: ...
 
@@ -52,15 +52,15 @@ class Codec(Protocol):
     def encode_value(self, value: object) -> bytes: ...
 
     def decode_key(self, data: bytes) -> object | None:
-        """None: not a kind of record that we know."""
+        """None: an unknown type of record, which is skipped."""
 
     def decode_value(self, key: object, data: bytes) -> object: ...
 
 
 M = TypeVar("M", bound=Machine)
-Tell = Callable[[ReplyTo, Reply], None]
+SendReply = Callable[[ReplyTo, Reply], None]
 
-# What the log says when it cannot take a batch, as those who asked a coordinator are told (as Kafka does).
+# Errors of the append, and the errors that a coordinator answers instead (as Kafka does).
 _APPEND_ERRORS = {
     ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
     ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
@@ -93,7 +93,7 @@ class Shard(Generic[M]):
         partition: Partition,
         machine: M,
         codec: Codec,
-        tell: Tell,
+        send_reply: SendReply,
         delayed: Marks,
         *,
         held_s_max: float,
@@ -103,7 +103,7 @@ class Shard(Generic[M]):
         self.machine = machine
         self.phase = Phase.LOADING
         self._codec = codec
-        self._tell = tell
+        self._send_reply = send_reply
         self._delayed = delayed
         self._marked = False
         self._held: deque[_Held] = deque()
@@ -113,7 +113,8 @@ class Shard(Generic[M]):
 
     @property
     def leads(self) -> bool:
-        """Whether the reign lasts in which this shard was made: in another one, others may have written meanwhile."""
+        """Whether this broker leads in the leader epoch of this shard: in a later one, others may have written
+        meanwhile."""
         return self.partition.leads and self.partition.leader_epoch == self.leader_epoch
 
     def check_active(self) -> None:
@@ -132,7 +133,7 @@ class Shard(Generic[M]):
             self.apply(decision, now, now_ms)
 
     def unload(self) -> None:
-        """Another broker leads: whoever waits here is sent away to find it."""
+        """Another broker leads: all waiting requests get NOT_COORDINATOR."""
         if self.phase is Phase.ACTIVE:
             self.partition.high_watermark_listeners.pop(self, None)
         self.phase = Phase.GONE
@@ -141,31 +142,31 @@ class Shard(Generic[M]):
             self._refuse(held.replies, gone)
         self._held.clear()
         for reply_to in list(self.machine.parked()):
-            self._tell(reply_to, gone)
+            self._send_reply(reply_to, gone)
 
     # Deciding.
 
     def apply(self, decision: Decision, now: float, now_ms: int) -> None:
         partition = self.partition
-        records, replies, producer, sealed = decision
-        if records or sealed is not None:
+        records, replies, producer, pre_encoded = decision
+        if records or pre_encoded is not None:
             try:
-                if sealed is None:
+                if pre_encoded is None:
                     self._append(*self._encoded(records, producer, now_ms), now_ms)
                 else:
-                    self._append(sealed.data, sealed.header, now_ms)
+                    self._append(pre_encoded.data, pre_encoded.header, now_ms)
             except Refused as refused:
                 self._refuse(replies, Refused(_APPEND_ERRORS.get(refused.code, refused.code), refused.message))
                 return
-            if sealed is None:
+            if pre_encoded is None:
                 replay = self.machine.replay
                 for key, value in records:
                     replay(key, value, producer)
             else:
-                sealed.replay_into(self.machine)
+                pre_encoded.replay_into(self.machine)
         if partition.high_watermark >= partition.log_end:
             for reply_to, reply in replies:
-                self._tell(reply_to, reply)
+                self._send_reply(reply_to, reply)
         elif replies:
             self._held.append(_Held(partition.log_end, now + self._held_s_max, replies))
         if records:
@@ -174,10 +175,10 @@ class Shard(Generic[M]):
 
     def _refuse(self, replies: Sequence[tuple[ReplyTo, Reply]], refused: Refused) -> None:
         for reply_to, _ in replies:
-            self._tell(reply_to, refused)
+            self._send_reply(reply_to, refused)
 
     def _encoded(
-        self, changes: Sequence[LogRecord], producer: Producer | None, now_ms: int
+        self, changes: Sequence[LogRecord], producer: ProducerIdAndEpoch | None, now_ms: int
     ) -> tuple[bytearray, BatchHeader]:
         encode_key, encode_value = self._codec.encode_key, self._codec.encode_value
         return log_batch.build(
@@ -191,7 +192,7 @@ class Shard(Generic[M]):
         if len(data) > BATCH_BYTES_MAX:
             raise Refused(ErrorCode.record_list_too_large)
         codec = partition.policy.codec or self._compression
-        if codec != "none" and not header.is_control:  # markers are read as they are
+        if codec != "none" and not header.is_control:  # markers are never compressed
             data = bytearray(records.recompress(data, codec, bytes_max=BATCH_BYTES_MAX))
             header = batch.read_header(data)
         partition.append_internal(data, header, self.leader_epoch, now_ms)
@@ -222,4 +223,4 @@ class Shard(Generic[M]):
         self._marked = False
         while self._held and self._held[0].offset <= self.partition.high_watermark:
             for reply_to, reply in self._held.popleft().replies:
-                self._tell(reply_to, reply)
+                self._send_reply(reply_to, reply)

@@ -1,4 +1,4 @@
-"""What a group wants to read and how it is shared out: subscriptions, expressions resolved, the target assignment."""
+"""Target assignment (KIP-848): subscriptions, resolved regular expressions, and the assignor's result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_TOPICS: frozenset[str] = frozenset()
 
 
 class Resolved(NamedTuple):
-    """The topics that a regular expression stood for when it was last looked at."""
+    """The topics that a regular expression matched when it was last resolved."""
 
     topics: frozenset[str]
     version: int = 0
@@ -31,13 +31,13 @@ def subscribed_names(member: ConsumerMember, regexes: Regexes) -> frozenset[str]
 
 
 def subscribed_ids(member: ConsumerMember, regexes: Regexes, image: Image) -> frozenset[bytes]:
-    """As far as the topics exist."""
+    """Of topics that exist."""
     topics = image.topics
     return frozenset(topics[name].id for name in subscribed_names(member, regexes) if name in topics)
 
 
 def resolve(wanted: Iterable[str], known: Regexes, image: Image, now_ms: int, *, again: bool) -> dict[str, Resolved]:
-    """What these expressions stand for. With `again` the known ones are looked up too: topics have come or gone."""
+    """The topics of these expressions. With `again` the known ones are resolved again: topics have changed."""
     resolved = {}
     for regex in wanted:
         old = known.get(regex)
@@ -50,7 +50,8 @@ def resolve(wanted: Iterable[str], known: Regexes, image: Image, now_ms: int, *,
 
 
 def metadata_hash(members: Iterable[ConsumerMember], regexes: Regexes, image: Image) -> int:
-    """One number for everything about the topics that an assignment depends on. Another number, another assignment."""
+    """A hash of everything about the topics that an assignment depends on. If it changes, a new assignment is
+    needed."""
     subscriptions = {(member.topic_names, member.regex) for member in members}
     names: set[str] = set()
     for topic_names, regex in subscriptions:
@@ -64,7 +65,7 @@ def metadata_hash(members: Iterable[ConsumerMember], regexes: Regexes, image: Im
 
 
 def preferred_assignor(members: Iterable[ConsumerMember], available: tuple[str, ...]) -> str:
-    """The one most members ask for; the first configured if nobody asks."""
+    """The one that most members name; the first configured one if none does."""
     votes: dict[str, int] = {}
     for member in members:
         if member.server_assignor in available:
@@ -79,7 +80,7 @@ def target_assignment(
     regexes: Regexes,
     image: Image,
 ) -> dict[str, Assignment]:
-    """The new target of every member. `targets`: what the last one gave them."""
+    """The new target of every member. `targets`: the last one."""
     ids: dict[tuple[frozenset[str], str], frozenset[bytes]] = {}
     specs = {}
     for member in members.values():

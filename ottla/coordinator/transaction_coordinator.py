@@ -1,9 +1,8 @@
-"""The transaction coordinator: the shards of `__transaction_state`, and the markers they have written.
+"""The transaction coordinator: the shards of `__transaction_state`, and the markers of their transactions.
 
-The machine (`transactions`) decides; here is what takes time. A transaction that is prepared is a promise: its markers
-are written to all its partitions, to other leaders and again after every failure (`marker_queue`), and when the last
-one is committed the machine is told. Nothing of that is remembered but the prepared record itself: whoever leads the
-shard next finds it, and begins again from there.
+The state machine (`transaction_machine`) decides. The markers of a prepared transaction are written to all its
+partitions, with retries (`marker_queue`); when the last one is committed, the machine completes the transaction. Only
+the prepared record is durable: the next leader of the shard finds it, and begins again from there.
 """
 
 from __future__ import annotations
@@ -68,18 +67,18 @@ class TransactionCoordinator(CoordinatorService[TransactionMachine]):
         config = self._config.current
         return TransactionLimits(config.transaction_max_timeout_ms, config.transactional_id_expiration_ms)
 
-    def _tell(self, reply_to: ReplyTo, reply: Reply) -> None:
+    def _send_reply(self, reply_to: ReplyTo, reply: Reply) -> None:
         if not isinstance(reply_to, Prepared):
-            super()._tell(reply_to, reply)
+            super()._send_reply(reply_to, reply)
             return
         epoch = self.coordinator_epoch(reply_to.transactional_id)
         if epoch is None:
-            return  # whoever coordinates it now finds it prepared
+            return  # the new coordinator finds it prepared
         if isinstance(reply, Markers):
             self._marker_queue.add(reply_to, reply, epoch)
         else:
-            # Not committed in time, but it may be yet: then its markers are due. The code alone does not tell: a disk
-            # that is full for a moment is told as not_coordinator, too.
+            # Not committed in time, but it may still be: then its markers are due. The error code does not say which: a
+            # disk that is full for a moment is reported as not_coordinator, too.
             self._resume_later(reply_to, epoch)
 
     def _resume_later(self, ticket: Prepared, epoch: int) -> None:
@@ -88,7 +87,7 @@ class TransactionCoordinator(CoordinatorService[TransactionMachine]):
     def _resume(self, ticket: Prepared, epoch: int) -> None:
         def replied(reply: Reply) -> None:
             if isinstance(reply, Refused):
-                self._resume_later(ticket, epoch)  # out of touch with the others for the moment
+                self._resume_later(ticket, epoch)  # the session lease is in doubt for the moment
 
         if self.coordinator_epoch(ticket.transactional_id) == epoch:
             promise = self.ask(ticket.transactional_id, lambda machine, to, now, now_ms: machine.resume(ticket))
@@ -97,9 +96,9 @@ class TransactionCoordinator(CoordinatorService[TransactionMachine]):
     def coordinator_epoch(self, transactional_id: str) -> int | None:
         """The leader epoch under which this broker coordinates the transactional id, if it does.
 
-        Whatever is done for a prepared transaction is done within one leader epoch. The next leader, be it this broker
-        again, finds it prepared and begins again; what was left over from the one before would come late, and could end
-        the transaction after."""
+        All work for a prepared transaction belongs to one leader epoch. The next leader, which may be this broker
+        again, finds it prepared and begins again; a late marker of the epoch before could end the transaction after
+        it."""
         index = self.partition_of(transactional_id)
         shard = None if index is None else self.shard(index)
         return None if shard is None else shard.leader_epoch

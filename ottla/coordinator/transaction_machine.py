@@ -1,13 +1,12 @@
-"""The machine of one partition of `__transaction_state`: all transactional ids of one shard.
+"""The state machine of one shard of `__transaction_state`: its transactional ids.
 
-Who speaks: producers (begin, add, end), leaders of partitions (is this one in the transaction?), and the coordinator's
-shell, which writes the markers and says when all of them are written. What is durable: one value for each id, changed
-only by `replay`; the steps from one value to the next are in `transaction_steps`.
+Requests come from producers (init, add, end), from partition leaders (verify), and from the transaction coordinator,
+which writes the markers and reports when all are written (complete). Durable is one value for each transactional id,
+changed by `replay` only; the transitions are in `transaction_steps`.
 
-A transaction is decided when its prepared value is committed. From then on nobody but the machine itself drives it:
-`settle` finds it prepared, whether it came to that just now or long ago under another coordinator, and hands its
-markers to the shell as a reply to `Prepared`, which like every reply leaves only when nothing before it can be lost.
-If the shell could not be told in time it asks again (`resume`).
+A transaction is decided when its prepared value is committed. `settle` finds it prepared, right after that or after
+loading under another coordinator, and passes its markers to the coordinator as a reply to `Prepared`, which like every
+reply is sent when all records before it are committed. If that takes too long, the coordinator asks again (`resume`).
 """
 
 from __future__ import annotations
@@ -18,13 +17,14 @@ from typing import NamedTuple
 
 from ottla.coordinator import transaction_steps as steps
 from ottla.coordinator.deadlines import Deadlines
-from ottla.coordinator.decision import NOTHING, Decision, LogRecord, Producer, ReplyTo, answer
-from ottla.coordinator.transaction_records import TopicPartition, TransactionKey, TransactionState, TransactionValue
-from ottla.coordinator.transaction_steps import PREPARED, Identity, ProducerIdNeeded
+from ottla.coordinator.decision import NOTHING, Decision, LogRecord, ProducerIdAndEpoch, ReplyTo, answer
+from ottla.coordinator.transaction_records import TransactionKey, TransactionState, TransactionValue
+from ottla.coordinator.transaction_steps import PREPARED, ProducerIdNeeded
 from ottla.errors import ErrorCode, Refused
+from ottla.wire.topic_partition import TopicPartition
 
 ABORT_RETRY_S = 1.0
-"""When the log did not take the abort of a transaction past its time, it is tried again after so long."""
+"""If the abort of a timed out transaction could not be appended, it is retried after this time."""
 
 
 class TransactionLimits(NamedTuple):
@@ -33,18 +33,18 @@ class TransactionLimits(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """Reply to this: a transaction that is decided, and waits for its markers."""
+    """A reply address: a transaction that is decided, and waits for its markers."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     number: int = 0
-    """Of those that this machine has handed out: under version 1 the next transaction has the same producer and epoch,
-    and what is said late of this one must not be taken for its own."""
+    """Unique within this machine: under version 1 the next transaction has the same producer id and epoch, and a late
+    `complete` of this one must not complete the next."""
 
 
 class Markers(NamedTuple):
-    """What has to be written where."""
+    """The markers of a prepared transaction."""
 
     committed: bool
     partitions: tuple[TopicPartition, ...]
@@ -52,7 +52,7 @@ class Markers(NamedTuple):
 
 
 class NeedsProducerId:
-    """The answer to who must ask again, with a new producer id in hand."""
+    """Reply: ask again with a new producer id."""
 
 
 NEEDS_PRODUCER_ID = NeedsProducerId()
@@ -78,19 +78,19 @@ class TransactionMachine:
     def items(self) -> Iterator[tuple[str, TransactionValue]]:
         yield from self._values.items()
 
-    # What producers ask for.
+    # Requests of producers and leaders.
 
     def init(
         self,
         transactional_id: str,
         timeout_ms: int,
-        expected: Identity | None,
+        expected: ProducerIdAndEpoch | None,
         reply_to: ReplyTo,
         now_ms: int,
         *,
         spare_id: int | None = None,
     ) -> Decision:
-        """Answered with an Identity."""
+        """Reply: ProducerIdAndEpoch."""
         if not 0 < timeout_ms <= self._limits().timeout_ms_max:
             raise Refused(ErrorCode.invalid_transaction_timeout)
         try:
@@ -99,29 +99,33 @@ class TransactionMachine:
             return answer(reply_to, NEEDS_PRODUCER_ID)
         if value.state in PREPARED:
             return _write(transactional_id, value, reply_to, Refused(ErrorCode.concurrent_transactions))
-        return _write(transactional_id, value, reply_to, Identity(value.producer_id, value.producer_epoch))
+        return _write(transactional_id, value, reply_to, ProducerIdAndEpoch(value.producer_id, value.producer_epoch))
 
     def add(
         self,
         transactional_id: str,
-        speaker: Identity,
+        producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
         reply_to: ReplyTo,
         now_ms: int,
         *,
         version: int = 0,
     ) -> Decision:
-        """Answered with Codes."""
-        value = steps.check_speaker(self._values.get(transactional_id), speaker)
+        """Reply: Codes."""
+        value = steps.check_producer(self._values.get(transactional_id), producer)
         changed = steps.add(value, partitions, version, now_ms)
         reply = dict.fromkeys(partitions, ErrorCode.none)
         return answer(reply_to, reply) if changed is None else _write(transactional_id, changed, reply_to, reply)
 
     def verify(
-        self, transactional_id: str, speaker: Identity, partitions: Collection[TopicPartition], reply_to: ReplyTo
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+        reply_to: ReplyTo,
     ) -> Decision:
-        """Whether these are part of the open transaction: Codes say."""
-        value = steps.check_speaker(self._values.get(transactional_id), speaker)
+        """Whether these partitions are part of the open transaction. Reply: Codes."""
+        value = steps.check_producer(self._values.get(transactional_id), producer)
         if value.state in PREPARED:
             raise Refused(ErrorCode.concurrent_transactions)
         return answer(
@@ -135,7 +139,7 @@ class TransactionMachine:
     def end(
         self,
         transactional_id: str,
-        speaker: Identity,
+        producer: ProducerIdAndEpoch,
         reply_to: ReplyTo,
         now_ms: int,
         *,
@@ -143,13 +147,14 @@ class TransactionMachine:
         bumps: bool,
         spare_id: int | None = None,
     ) -> Decision:
-        """Answered with the Identity to go on with, as soon as the end cannot be undone; `bumps`: under version 2."""
+        """Reply: the ProducerIdAndEpoch of the next transaction, once the end is committed; `bumps`: under version
+        2."""
         before = self._values.get(transactional_id)
         try:
             if bumps:
-                value = steps.end_and_bump(before, speaker, spare_id, now_ms, committed=committed)
+                value = steps.end_and_bump(before, producer, spare_id, now_ms, committed=committed)
             else:
-                value = steps.end(before, speaker, now_ms, committed=committed)
+                value = steps.end(before, producer, now_ms, committed=committed)
         except ProducerIdNeeded:
             return answer(reply_to, NEEDS_PRODUCER_ID)
         if value is None:
@@ -157,17 +162,17 @@ class TransactionMachine:
             return answer(reply_to, steps.after(before))
         return _write(transactional_id, value, reply_to, steps.after(value))
 
-    # What the coordinator's shell says.
+    # Requests of the transaction coordinator.
 
     def complete(self, ticket: Prepared, reply_to: ReplyTo, now_ms: int) -> Decision:
-        """All markers of the transaction are written. Answered with whether that was awaited."""
+        """All markers of the transaction are written. Reply: whether it was prepared."""
         value = self._prepared(ticket)
         if value is None:
             return answer(reply_to, False)
         return _write(ticket.transactional_id, steps.complete(value, now_ms), reply_to, True)
 
     def resume(self, ticket: Prepared) -> Decision:
-        """Its markers, once more, if there are still any to be written."""
+        """Its markers again, if it is still prepared."""
         value = self._prepared(ticket)
         return NOTHING if value is None else answer(ticket, _markers(value))
 
@@ -177,7 +182,7 @@ class TransactionMachine:
         return value if same and value is not None and value.state in PREPARED else None
 
     def expire_ids(self, now_ms: int) -> Iterator[Decision]:
-        """Forget transactional ids that nobody has used for `transactional.id.expiration.ms`."""
+        """Expire transactional ids that were not used for `transactional.id.expiration.ms`."""
         expiration_ms = self._limits().id_expiration_ms
         for transactional_id in list(self._values):
             value = self._values.get(transactional_id)
@@ -191,7 +196,7 @@ class TransactionMachine:
 
     # The log.
 
-    def replay(self, key: object, value: object | None, producer: Producer | None = None) -> None:
+    def replay(self, key: object, value: object | None, producer: ProducerIdAndEpoch | None = None) -> None:
         assert isinstance(key, TransactionKey)
         transactional_id = key.transactional_id
         if value is None:
@@ -211,14 +216,14 @@ class TransactionMachine:
         return self._timeouts.first
 
     def settle(self, now: float, now_ms: int) -> Iterator[Decision]:
-        """After replay: start the clock of what is open, have the markers written of what is prepared."""
+        """After replay: start the timeout of open transactions, send the markers of prepared ones."""
         while self._unsettled:
             transactional_id = next(iter(self._unsettled))
             del self._unsettled[transactional_id]
             self._tickets.pop(transactional_id, None)
             value = self._values.get(transactional_id)
             if value is not None and value.state is TransactionState.ONGOING:
-                # It began by the wall clock, perhaps another broker's; from here on ours counts, which never jumps.
+                # It began by the wall clock, perhaps another broker's; the timer uses our monotonic clock.
                 left_ms = min(max(value.started_ms + value.timeout_ms - now_ms, 0), value.timeout_ms)
                 self._timeouts.set((transactional_id,), now + left_ms / 1000)
                 continue
@@ -229,8 +234,7 @@ class TransactionMachine:
                 yield answer(ticket, _markers(value))
 
     def expire(self, now: float, now_ms: int) -> Iterator[Decision]:
-        """Abort what has been open for too long, one after the other: after a mistake with one the others are still
-        due."""
+        """Abort transactions that have timed out, one by one: if one fails, the others are still due."""
         while (due := self._timeouts.take_first(now)) is not None:
             (transactional_id,) = due
             value = self._values.get(transactional_id)
@@ -240,7 +244,7 @@ class TransactionMachine:
             yield Decision((LogRecord(TransactionKey(transactional_id), steps.fence(value, now_ms)),))
 
     def parked(self) -> Iterator[ReplyTo]:
-        """Nobody waits here for anything but the log."""
+        """Requests of this machine wait for the log only."""
         yield from ()
 
 

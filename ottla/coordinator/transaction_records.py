@@ -1,9 +1,9 @@
-"""Keys and values of `__transaction_state`, in Kafka's own formats, coded by hand.
+"""Keys and values of `__transaction_state` in Kafka's formats (TransactionLogKey, TransactionLogValue).
 
-The key is the transactional id; the value is all there is to know of its transaction. A value is written whole at each
-step, so the newest one of each key is the state of the shard. We write version 1, whose optional fields are tagged.
-One tag is our own, and others pass over it: the epoch before the last bump, which tells a repeated request from a
-zombie's. Kafka keeps that in memory only, and forgets it when the coordinator moves.
+The key is the transactional id, the value the whole state of its transaction. Each step writes the whole value, so the
+newest value of each key is the state of the shard. We write version 1, whose optional fields are tagged. One tag is
+Ottla's own, and other readers skip it: the epoch before the last bump, which distinguishes a retry from a request of a
+fenced producer. Kafka keeps it in memory only, and loses it when the coordinator moves.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
-from ottla.errors import Fault
+from ottla.coordinator.record_schema import RecordValue, schema, wire
+from ottla.errors import BadFrame, Fault
+from ottla.wire import messages
 from ottla.wire.primitives import pack_uvarint
+from ottla.wire.topic_partition import TopicPartition
+from ottla.wire.tree import Struct
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_TIMESTAMP = -1
 
-TopicPartition = tuple[str, int]
-
 
 class TransactionState(enum.IntEnum):
-    """As the log says it. DEAD is never written: what is forgotten gets a tombstone."""
+    """The numbers are those of the log. DEAD is never written: an expired transactional id gets a tombstone."""
 
     EMPTY = 0
     ONGOING = 1
@@ -37,7 +39,7 @@ class TransactionState(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """As ListTransactions and DescribeTransactions say it."""
+        """The name in ListTransactions and DescribeTransactions."""
         return self.name.title().replace("_", "")
 
 
@@ -57,11 +59,11 @@ class TransactionValue(NamedTuple):
     previous_producer_id: int = NO_PRODUCER_ID
     """The producer id before the last step."""
     next_producer_id: int = NO_PRODUCER_ID
-    """The one that takes over when this transaction is complete, for the epochs of the current one are used up."""
+    """The producer id after this transaction, if the epochs of the current one are used up."""
     version: int = 0
     """Of the transaction protocol its producer speaks: from 2 on the epoch rises with every transaction (KIP-890)."""
     last_epoch: int = NO_PRODUCER_EPOCH
-    """Before the producer itself had it raised; none if somebody else did."""
+    """The epoch before the last bump, if the producer itself caused that bump."""
 
 
 _KIND = 0
@@ -91,7 +93,7 @@ def encode_key(key: tuple[object, ...]) -> bytes:
 
 @lru_cache(maxsize=_CACHED_MAX)
 def _encode_id(transactional_id: str) -> bytes:
-    """A producer's transactions are many, its id is one."""
+    """Cached: a producer has many transactions and one transactional id."""
     name = transactional_id.encode()
     return b"".join((_SHORT.pack(_KIND), _SHORT.pack(len(name)), name))
 
@@ -153,85 +155,54 @@ def _encode_partitions(partitions: tuple[TopicPartition, ...]) -> bytes:
 
 
 _encode_few = lru_cache(maxsize=_CACHED_MAX)(_encode_partitions)
-"""The transactions of one producer mostly write to the same few partitions, and each of them is told twice."""
+"""Cached: the transactions of one producer mostly write to the same few partitions."""
+
+
+@schema
+class PartitionsSchema(Struct):
+    topic: str = wire("string 0+", default="")
+    partition_ids: list[int] = wire("[]int32 0+", default_factory=list)
+
+
+@schema
+class TransactionLogValue(RecordValue):
+    """The value as it is read; `encode_value` writes the same fields."""
+
+    VERSIONS = (0, 1)
+    FLEXIBLE_FROM = 1
+
+    producer_id: int = wire("int64 0+", default=0)
+    previous_producer_id: int = wire(f"int64 1+ tag {_PREVIOUS_PRODUCER_ID}", default=NO_PRODUCER_ID)
+    next_producer_id: int = wire(f"int64 1+ tag {_NEXT_PRODUCER_ID}", default=NO_PRODUCER_ID)
+    producer_epoch: int = wire("int16 0+", default=0)
+    timeout_ms: int = wire("int32 0+", default=0)
+    status: int = wire("int8 0+", default=0)
+    partitions: list[PartitionsSchema] | None = wire("[]PartitionsSchema 0+ null 0+", default_factory=list)
+    updated_ms: int = wire("int64 0+", default=0)
+    started_ms: int = wire("int64 0+", default=0)
+    client_version: int = wire(f"int16 1+ tag {_CLIENT_VERSION}", default=0)
+    last_epoch: int = wire(f"int16 1+ tag {_LAST_EPOCH}", default=NO_PRODUCER_EPOCH)
 
 
 def decode_value(key: object, data: bytes) -> TransactionValue:
     try:
-        version, producer_id, producer_epoch, timeout_ms, state = _HEAD.unpack_from(data)
-        reader = _Reader(data, _HEAD.size, flexible=version >= 1)
-        partitions = reader.partitions()
-        updated_ms, started_ms = reader.times()
-        tags = reader.tags()
+        version = min(_SHORT.unpack_from(data)[0], _VERSION)
+        read = messages.decode(TransactionLogValue, version, data, _SHORT.size, whole=False)
+        partitions = [
+            TopicPartition(each.topic, index) for each in read.partitions or () for index in each.partition_ids
+        ]
         return TransactionValue(
-            producer_id,
-            producer_epoch,
-            timeout_ms,
-            TransactionState(state),
+            read.producer_id,
+            read.producer_epoch,
+            read.timeout_ms,
+            TransactionState(read.status),
             tuple(sorted(partitions)),
-            updated_ms,
-            started_ms,
-            _number(_LONG, tags.get(_PREVIOUS_PRODUCER_ID), NO_PRODUCER_ID),
-            _number(_LONG, tags.get(_NEXT_PRODUCER_ID), NO_PRODUCER_ID),
-            _number(_SHORT, tags.get(_CLIENT_VERSION), 0),
-            _number(_SHORT, tags.get(_LAST_EPOCH), NO_PRODUCER_EPOCH),
+            read.updated_ms,
+            read.started_ms,
+            read.previous_producer_id,
+            read.next_producer_id,
+            read.client_version,
+            read.last_epoch,
         )
-    except (struct.error, UnicodeDecodeError, IndexError, ValueError) as error:
+    except (struct.error, BadFrame, ValueError) as error:
         raise Fault(f"the value of {key} in the log is damaged: {error}") from error
-
-
-def _number(form: struct.Struct, data: bytes | None, default: int) -> int:
-    return default if data is None else int(form.unpack(data)[0])
-
-
-class _Reader:
-    """Walks over one value. IndexError or struct.error where it ends too early."""
-
-    def __init__(self, data: bytes, position: int, *, flexible: bool) -> None:
-        self._data = data
-        self._at = position
-        self._flexible = flexible
-
-    def partitions(self) -> list[TopicPartition]:
-        found = []
-        for _ in range(self._count()):
-            size = self._uvarint() - 1 if self._flexible else self._short()
-            name = str(self._take(size), "utf-8")
-            found += [(name, _INT.unpack(self._take(4))[0]) for _ in range(self._count())]
-            self.tags()
-        return found
-
-    def times(self) -> tuple[int, int]:
-        updated_ms, started_ms = _TIMES.unpack(self._take(_TIMES.size))
-        return updated_ms, started_ms
-
-    def tags(self) -> dict[int, bytes]:
-        if not self._flexible:
-            return {}
-        return {self._uvarint(): self._take(self._uvarint()) for _ in range(self._uvarint())}
-
-    def _count(self) -> int:
-        count = self._uvarint() - 1 if self._flexible else int(_INT.unpack(self._take(4))[0])
-        if count > len(self._data) - self._at:
-            raise IndexError("a list is longer than what holds it")
-        return max(count, 0)
-
-    def _short(self) -> int:
-        return int(_SHORT.unpack(self._take(2))[0])
-
-    def _take(self, size: int) -> bytes:
-        start = self._at
-        if not 0 <= size <= len(self._data) - start:
-            raise IndexError("it ends too early")
-        self._at = start + size
-        return self._data[start : self._at]
-
-    def _uvarint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._data[self._at]
-            self._at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7

@@ -1,34 +1,34 @@
-"""What one transactional id can go through, as functions from one value to the next (KIP-98, KIP-360, KIP-890).
+"""Transaction state transitions of one transactional id, as functions from value to value (KIP-98, KIP-360, KIP-890).
 
     EMPTY ----------add----------> ONGOING --end or timeout--> PREPARE_x ---all markers written--> COMPLETE_x
       ^                             ^                                                                |    |
       +----------init---------------|----------------------------init--------------------------------+    |
                                     +------------------------------add------------------------------------+
 
-A prepared transaction is decided: its markers are written to every partition, however often it takes, and only then
-is it complete. Under version 2 of the protocol an abort also leads from EMPTY and COMPLETE_x to PREPARE_ABORT, for a
-producer that cannot know whether anything of its transaction has reached the broker.
+A prepared transaction is decided: its markers are written to every partition, with retries, and then it is complete.
+Under version 2 of the protocol an abort also leads from EMPTY and COMPLETE_x to PREPARE_ABORT, for a producer that
+cannot know whether any part of its transaction has reached the broker.
 
-Who may speak is told by producer id and epoch. A new producer that takes over the transactional id gets a higher epoch
-and so fences the one before (`init`); under version 2 every transaction ends with a higher one, so that nothing said
-late, about the transaction before, can touch the next (`end`). A request may also be a repetition whose answer was
-lost: it then carries the epoch before the last bump, if it was its own sender that had it bumped (`last_epoch`).
+Requests are accepted by producer id and epoch. A new producer of the transactional id gets a higher epoch, which fences
+the old one (`init`). Under version 2 every transaction ends with a higher epoch, so that a late request of one
+transaction cannot change the next (`end`). A request may be a retry whose response was lost: it then carries the epoch
+before the last bump, if its own producer caused that bump (`last_epoch`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
+from ottla.coordinator.decision import ProducerIdAndEpoch
 from ottla.coordinator.transaction_records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
-    TopicPartition,
     TransactionState,
     TransactionValue,
 )
 from ottla.errors import ErrorCode, Refused
+from ottla.wire.topic_partition import TopicPartition
 
 EPOCH_MAX = 2**15 - 1
 EPOCH_USABLE_MAX = EPOCH_MAX - 1
@@ -40,21 +40,20 @@ PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 
-class Identity(NamedTuple):
-    producer_id: int
-    epoch: int
-
-
 class ProducerIdNeeded(Exception):
     """The step takes a new producer id: ask again with one."""
 
 
 def init(
-    value: TransactionValue | None, expected: Identity | None, timeout_ms: int, spare_id: int | None, now_ms: int
+    value: TransactionValue | None,
+    expected: ProducerIdAndEpoch | None,
+    timeout_ms: int,
+    spare_id: int | None,
+    now_ms: int,
 ) -> TransactionValue:
-    """A producer begins, or begins again with the identity it believes to have (KIP-360).
+    """InitProducerId; `expected`: the producer id and epoch that the producer has already (KIP-360).
 
-    The next value; if that is prepared, an open transaction stands in the way and is aborted first.
+    The next value. If that is prepared, the producer's open transaction is aborted first.
     """
     if value is None:
         return TransactionValue(_take(spare_id), 0, timeout_ms, updated_ms=now_ms)
@@ -99,20 +98,20 @@ def _take(spare_id: int | None) -> int:
     return spare_id
 
 
-def _may_be(expected: Identity, value: TransactionValue) -> bool:
-    """Its id is the current one, or was until all of its epochs were used up."""
+def _may_be(expected: ProducerIdAndEpoch, value: TransactionValue) -> bool:
+    """Whether it is the current producer id, or the one before, whose epochs were used up."""
     return expected.producer_id == value.producer_id or (
         expected.producer_id == value.previous_producer_id and expected.epoch >= EPOCH_USABLE_MAX
     )
 
 
-def check_speaker(value: TransactionValue | None, speaker: Identity) -> TransactionValue:
-    """The value, if it is its producer who speaks."""
-    if value is not None and value.state in PREPARED and speaker == after(value) != _identity(value):
-        raise Refused(ErrorCode.concurrent_transactions)  # it was told its next id before this one had done its work
-    if value is None or value.producer_id != speaker.producer_id:
+def check_producer(value: TransactionValue | None, producer: ProducerIdAndEpoch) -> TransactionValue:
+    """The value, if the request comes from its current producer."""
+    if value is not None and value.state in PREPARED and producer == after(value) != _current(value):
+        raise Refused(ErrorCode.concurrent_transactions)  # it uses its next producer id before the markers are written
+    if value is None or value.producer_id != producer.producer_id:
         raise Refused(ErrorCode.invalid_producer_id_mapping)
-    if value.producer_epoch != speaker.epoch:
+    if value.producer_epoch != producer.epoch:
         raise Refused(ErrorCode.producer_fenced)
     return value
 
@@ -120,7 +119,7 @@ def check_speaker(value: TransactionValue | None, speaker: Identity) -> Transact
 def add(
     value: TransactionValue, partitions: Iterable[TopicPartition], version: int, now_ms: int
 ) -> TransactionValue | None:
-    """Partitions become part of the transaction, which begins with the first. None: they are already."""
+    """Add partitions to the transaction; the first one begins it. None: nothing changes."""
     if value.state in PREPARED:
         raise Refused(ErrorCode.concurrent_transactions)
     wanted = set(partitions)
@@ -137,10 +136,8 @@ def add(
 
 
 def fence(value: TransactionValue, now_ms: int, *, by_itself: bool = False) -> TransactionValue:
-    """An open transaction is aborted over its producer's head: that one's epoch counts no more.
-
-    Unless it was the producer who wanted it (`by_itself`): then it may come and ask for the new one.
-    """
+    """Abort an open transaction and fence its producer. With `by_itself` the producer asked for it, and may get the new
+    epoch with InitProducerId."""
     assert value.state is TransactionState.ONGOING
     assert value.producer_epoch < EPOCH_MAX
     return value._replace(
@@ -152,12 +149,14 @@ def fence(value: TransactionValue, now_ms: int, *, by_itself: bool = False) -> T
     )
 
 
-def end(value: TransactionValue | None, speaker: Identity, now_ms: int, *, committed: bool) -> TransactionValue | None:
-    """The end of a transaction under version 1, where the epoch stays. None: it has ended like that already.
+def end(
+    value: TransactionValue | None, producer: ProducerIdAndEpoch, now_ms: int, *, committed: bool
+) -> TransactionValue | None:
+    """EndTxn under version 1: the epoch stays. None: the transaction has ended like that already.
 
-    A request that comes late may thus end the transaction after the one it was meant for: version 2 is the remedy.
+    A late request may end the next transaction instead of the one it was sent for; version 2 prevents that.
     """
-    value = check_speaker(value, speaker)
+    value = check_producer(value, producer)
     prepare, complete = _ends(committed)
     if value.state is TransactionState.ONGOING:
         return value._replace(
@@ -184,16 +183,16 @@ def _check_ended(value: TransactionValue, prepare: TransactionState, complete: T
 
 
 def end_and_bump(
-    value: TransactionValue | None, speaker: Identity, spare_id: int | None, now_ms: int, *, committed: bool
+    value: TransactionValue | None, producer: ProducerIdAndEpoch, spare_id: int | None, now_ms: int, *, committed: bool
 ) -> TransactionValue | None:
-    """The end of a transaction under version 2: with it the epoch rises. None: it has ended like that already."""
+    """EndTxn under version 2: the epoch rises. None: the transaction has ended like that already."""
     if value is None:
         raise Refused(ErrorCode.invalid_producer_id_mapping)
     prepare, complete = _ends(committed)
-    if _asks_again(speaker, value):
+    if _asks_again(producer, value):
         _check_ended(value, prepare, complete)
         return None
-    value = check_speaker(value, speaker)
+    value = check_producer(value, producer)
     if value.state in PREPARED:
         # The producer got its next epoch with the answer to the end, and uses it before the markers are written
         # (KAFKA-18464): an abort of a transaction of which nothing has been sent comes that early.
@@ -213,24 +212,24 @@ def end_and_bump(
     )
 
 
-def _asks_again(speaker: Identity, value: TransactionValue) -> bool:
-    """Whether it speaks of a transaction whose end has raised its epoch already."""
-    if value.state not in PREPARED + COMPLETE or speaker.epoch != value.last_epoch:
+def _asks_again(producer: ProducerIdAndEpoch, value: TransactionValue) -> bool:
+    """Whether this is a retry of the EndTxn that has raised the epoch."""
+    if value.state not in PREPARED + COMPLETE or producer.epoch != value.last_epoch:
         return False
     rotated = value.state in COMPLETE and value.producer_epoch == 0
-    return speaker.producer_id == (value.previous_producer_id if rotated else value.producer_id)
+    return producer.producer_id == (value.previous_producer_id if rotated else value.producer_id)
 
 
 def complete(value: TransactionValue, now_ms: int) -> TransactionValue:
     """All markers are written."""
     assert value.state in PREPARED
-    identity = after(value)
+    following = after(value)
     return value._replace(
         state=TransactionState.COMPLETE_COMMIT
         if value.state is TransactionState.PREPARE_COMMIT
         else TransactionState.COMPLETE_ABORT,
-        producer_id=identity.producer_id,
-        producer_epoch=identity.epoch,
+        producer_id=following.producer_id,
+        producer_epoch=following.epoch,
         previous_producer_id=value.producer_id,
         next_producer_id=NO_PRODUCER_ID,
         partitions=(),
@@ -238,12 +237,12 @@ def complete(value: TransactionValue, now_ms: int) -> TransactionValue:
     )
 
 
-def after(value: TransactionValue) -> Identity:
-    """The identity the producer goes on with when its transaction is complete."""
+def after(value: TransactionValue) -> ProducerIdAndEpoch:
+    """The producer id and epoch for the transaction after this one."""
     if value.next_producer_id != NO_PRODUCER_ID:
-        return Identity(value.next_producer_id, 0)
-    return _identity(value)
+        return ProducerIdAndEpoch(value.next_producer_id, 0)
+    return _current(value)
 
 
-def _identity(value: TransactionValue) -> Identity:
-    return Identity(value.producer_id, value.producer_epoch)
+def _current(value: TransactionValue) -> ProducerIdAndEpoch:
+    return ProducerIdAndEpoch(value.producer_id, value.producer_epoch)

@@ -1,12 +1,11 @@
-"""Transaction verification (KIP-890): before a leader takes the first record of a transaction, it asks the coordinator
-whether the partition is part of it.
+"""Transaction verification (KIP-890): before the first append of a transaction to a partition, the leader asks the
+transaction coordinator.
 
-Producers of the first version of the protocol have told the coordinator before (AddPartitionsToTxn), and it is asked
-whether they did; those of the second leave it to the leader to add the partition. The answer is true when it is given;
-whether it still is when the record is appended is the guard's business (`log.transactions`).
+Producers of version 1 of the protocol have added the partition themselves (AddPartitionsToTxn), and the coordinator is
+asked whether they did. For producers of version 2 the leader adds the partition. The answer may be outdated when the
+batch is appended: the guard finds out (`log.transactions`).
 
-Errors that producers of the first version would take for the end of everything, though they pass, are answered as ones
-that they retry.
+Temporary errors that producers of version 1 would treat as fatal are answered as errors that they retry.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import NO_BROKER
 from ottla.config.broker_config import LiveConfig
 from ottla.coordinator.coordinator_service import Promise
-from ottla.coordinator.decision import Reply
+from ottla.coordinator.decision import ProducerIdAndEpoch, Reply
 from ottla.coordinator.transaction_coordinator import TransactionCoordinator
 from ottla.coordinator.transaction_machine import Codes
-from ottla.coordinator.transaction_records import TopicPartition
-from ottla.coordinator.transaction_steps import EPOCH_BUMPS_FROM, Identity
+from ottla.coordinator.transaction_steps import EPOCH_BUMPS_FROM
 from ottla.errors import ErrorCode, Refused
 from ottla.log.transactions import Guard
 from ottla.net.outbound import PeerLost
@@ -39,24 +37,31 @@ from ottla.wire.schema.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from ottla.wire.topic_partition import TopicPartition, by_topic
 
 RETRY_SECONDS = 0.02
 RETRY_SECONDS_MAX = 0.5
-"""So long the end of the transaction before is waited for: then its producer is told to try again."""
+"""How long to wait for the markers of the transaction before; then the producer has to retry."""
 ABORTABLE_FROM = 11
 ADDS_FROM = 12
 """Versions of Produce."""
 
 
-class Manner(Enum):
-    """What the producer understands, by the version of its request."""
+class VerificationMode(Enum):
+    """What to ask the coordinator, by the version of the producer's request."""
 
     ASK = "ask"
-    """First version of the protocol, before errors that mean: abort."""
+    """Version 1 of the protocol, before TRANSACTION_ABORTABLE."""
     ASK_ABORTABLE = "ask, abortable"
-    """First version of the protocol."""
+    """Version 1 of the protocol."""
     ADD = "add"
-    """Second version: the leader adds the partition."""
+    """Version 2: the leader adds the partition."""
+
+    @classmethod
+    def of(cls, version: int, *, abortable_from: int, adds_from: int) -> VerificationMode:
+        if version >= adds_from:
+            return cls.ADD
+        return cls.ASK_ABORTABLE if version >= abortable_from else cls.ASK
 
 
 class TransactionVerifier:
@@ -77,10 +82,10 @@ class TransactionVerifier:
         self._batches = AddPartitionsBatcher(runtime, peers)
 
     def begin(self, message: ProduceRequest, version: int) -> Verification | None:
-        """What a Produce request has to ask before it is appended, if anything. What is wrong with it otherwise, the
-        append will say."""
+        """The verification that a Produce request needs before it is appended, if any. Other errors are found by the
+        append."""
         assert message.transactional_id is not None
-        producer: Identity | None = None
+        producer: ProducerIdAndEpoch | None = None
         partitions = []
         for topic, batches in message.topics:
             for index, records in batches:
@@ -89,12 +94,13 @@ class TransactionVerifier:
                     continue
                 header = BatchHeader._make(HEADER.unpack_from(records))
                 if header.is_transactional and header.producer_id >= 0:
-                    producer = producer or Identity(header.producer_id, header.producer_epoch)
+                    producer = producer or ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
                     partitions.append(partition)
         if producer is None:
             return None
+        mode = VerificationMode.of(version, abortable_from=ABORTABLE_FROM, adds_from=ADDS_FROM)
         try:
-            found = Verification(self, message.transactional_id, producer, partitions, _manner(version))
+            found = Verification(self, message.transactional_id, producer, partitions, mode)
         except Refused:
             return None
         return found if found.needed else None
@@ -104,7 +110,7 @@ class TransactionVerifier:
         return self._config.current.transaction_partition_verification_enable
 
     def ask_here(
-        self, transactional_id: str, producer: Identity, partitions: list[TopicPartition], *, add: bool
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: list[TopicPartition], *, add: bool
     ) -> Promise | None:
         """None if the coordinator is another broker."""
         if self._coordinator_id(transactional_id) != self._config.current.broker_id:
@@ -119,20 +125,17 @@ class TransactionVerifier:
         )
 
     async def ask_peer(
-        self, transactional_id: str, producer: Identity, partitions: list[TopicPartition], *, add: bool
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: list[TopicPartition], *, add: bool
     ) -> Codes:
         coordinator_id = self._coordinator_id(transactional_id)
         if coordinator_id == NO_BROKER:
             raise Refused(ErrorCode.coordinator_not_available)
-        topics: dict[str, list[int]] = {}
-        for topic, index in partitions:
-            topics.setdefault(topic, []).append(index)
         transaction = AddPartitionsToTxnTransaction(
             transactional_id=transactional_id,
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
             verify_only=not add,
-            topics=[AddPartitionsToTxnTopic(name=name, partitions=each) for name, each in topics.items()],
+            topics=[AddPartitionsToTxnTopic(name=name, partitions=each) for name, each in by_topic(partitions).items()],
         )
         return await self._batches.send(coordinator_id, transaction)
 
@@ -143,21 +146,21 @@ class TransactionVerifier:
 
 
 class Verification:
-    """A producer is about to write, in its transaction, to partitions that this broker leads."""
+    """The verification of one request: a producer is about to write, in its transaction, to partitions led here."""
 
     def __init__(
         self,
         verifier: TransactionVerifier,
         transactional_id: str,
-        producer: Identity,
+        producer: ProducerIdAndEpoch,
         partitions: list[Partition],
-        manner: Manner,
+        mode: VerificationMode,
     ) -> None:
-        """Refused if a guard is: its epoch has passed."""
+        """Refused if the producer epoch is fenced."""
         self._verifier = verifier
         self._transactional_id = transactional_id
         self._producer = producer
-        self._manner = manner
+        self._mode = mode
         self._guards: dict[TopicPartition, Guard] = {}
         self._codes: Codes = {}
         self._partitions = partitions
@@ -168,19 +171,19 @@ class Verification:
         for partition in self._partitions:
             guard = partition.transactions.guard(self._producer.producer_id, self._producer.epoch)
             if guard is not None:
-                self._guards[partition.topic, partition.index] = guard
+                self._guards[TopicPartition(partition.topic, partition.index)] = guard
 
     @property
     def needed(self) -> bool:
-        """Whether it is the first time in this transaction that it writes to one of them."""
+        """Whether this is the first append of the transaction to one of the partitions."""
         return bool(self._guards)
 
     @property
     def _must_ask(self) -> bool:
-        return self._manner is Manner.ADD or self._verifier.enabled
+        return self._mode is VerificationMode.ADD or self._verifier.enabled
 
     def verify_at_once(self) -> bool:
-        """Whether that takes no waiting: the coordinator is here, and nothing stands in the way."""
+        """Whether it is done without waiting: the coordinator is this broker, and has answered."""
         if not self._must_ask:
             return True
         promise = self._ask_here()
@@ -189,8 +192,8 @@ class Verification:
         return self._answered(_codes(list(self._guards), promise.reply))
 
     async def verify(self) -> None:
-        """Ask the coordinator. Right after a transaction its markers may be in flight: then they are waited for, and a
-        marker that was written meanwhile makes the answer worthless, whichever transaction it was for."""
+        """Ask the coordinator. Markers of the transaction before may be in flight: they are waited for, and an answer
+        is void if any marker was written meanwhile."""
         runtime = self._verifier.runtime
         deadline = runtime.now() + RETRY_SECONDS_MAX
         while self._must_ask:
@@ -205,20 +208,20 @@ class Verification:
             await asyncio.sleep(RETRY_SECONDS)
 
     def _answered(self, codes: Codes) -> bool:
-        """Whether that is the answer; if not, another one may be had soon."""
-        self._codes = {partition: _translated(code, self._manner) for partition, code in codes.items()}
-        waits = self._manner is Manner.ADD and ErrorCode.concurrent_transactions in codes.values()
+        """Whether the answer is final; if not, ask again."""
+        self._codes = {partition: _translated(code, self._mode) for partition, code in codes.items()}
+        waits = self._mode is VerificationMode.ADD and ErrorCode.concurrent_transactions in codes.values()
         return not waits and not self._is_void()
 
     def _is_void(self) -> bool:
         return any(
             not partition.transactions.holds(guard)
             for partition in self._partitions
-            if (guard := self._guards.get((partition.topic, partition.index))) is not None
+            if (guard := self._guards.get(TopicPartition(partition.topic, partition.index))) is not None
         )
 
     def _ask_here(self) -> Promise | None:
-        add = self._manner is Manner.ADD
+        add = self._mode is VerificationMode.ADD
         return self._verifier.ask_here(self._transactional_id, self._producer, list(self._guards), add=add)
 
     async def _ask(self) -> Codes:
@@ -227,7 +230,7 @@ class Verification:
             promise = self._ask_here()
             if promise is not None:
                 return _codes(partitions, await promise.answered())
-            add = self._manner is Manner.ADD
+            add = self._mode is VerificationMode.ADD
             return await self._verifier.ask_peer(self._transactional_id, self._producer, partitions, add=add)
         except Refused as refused:
             return dict.fromkeys(partitions, refused.code)
@@ -235,17 +238,11 @@ class Verification:
             return dict.fromkeys(partitions, ErrorCode.network_exception)
 
     def guard(self, partition: Partition) -> Guard | None:
-        """To be shown with the append. Refused if the coordinator did not agree."""
-        key = (partition.topic, partition.index)
+        """The guard for the append. Refused if the coordinator did not agree."""
+        key = TopicPartition(partition.topic, partition.index)
         if code := self._codes.get(key):
             raise Refused(code)
         return self._guards.get(key)
-
-
-def _manner(produce_version: int) -> Manner:
-    if produce_version >= ADDS_FROM:
-        return Manner.ADD
-    return Manner.ASK_ABORTABLE if produce_version >= ABORTABLE_FROM else Manner.ASK
 
 
 def _codes(partitions: list[TopicPartition], reply: Reply) -> Codes:
@@ -255,17 +252,17 @@ def _codes(partitions: list[TopicPartition], reply: Reply) -> Codes:
     return reply
 
 
-def _translated(code: ErrorCode, manner: Manner) -> ErrorCode:
+def _translated(code: ErrorCode, mode: VerificationMode) -> ErrorCode:
     if code == ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
-    if code == ErrorCode.transaction_abortable and manner is Manner.ASK:
+    if code == ErrorCode.transaction_abortable and mode is VerificationMode.ASK:
         return ErrorCode.invalid_txn_state
-    if code in _PASSING or (code == ErrorCode.concurrent_transactions and manner is not Manner.ADD):
-        return ErrorCode.not_enough_replicas  # does not even make a client ask for metadata
+    if code in _TEMPORARY or (code == ErrorCode.concurrent_transactions and mode is not VerificationMode.ADD):
+        return ErrorCode.not_enough_replicas  # the client retries without a metadata update
     return code
 
 
-_PASSING = frozenset(
+_TEMPORARY = frozenset(
     {
         ErrorCode.network_exception,
         ErrorCode.coordinator_load_in_progress,
@@ -279,8 +276,7 @@ _Waiting = tuple[AddPartitionsToTxnTransaction, "asyncio.Future[Codes]"]
 
 
 class AddPartitionsBatcher:
-    """AddPartitionsToTxn batching: all that comes up in one turn of the loop and is for one broker goes in one
-    request."""
+    """AddPartitionsToTxn batching: one request to each coordinator for all transactions of one loop iteration."""
 
     def __init__(self, runtime: Runtime, peers: Peers) -> None:
         self._runtime = runtime
@@ -288,7 +284,7 @@ class AddPartitionsBatcher:
         self._waiting: dict[int, list[_Waiting]] = {}
 
     async def send(self, broker_id: int, transaction: AddPartitionsToTxnTransaction) -> Codes:
-        """What the coordinator says of each partition. PeerLost if it says nothing."""
+        """The error code of each partition. PeerLost if the coordinator does not answer."""
         answer: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(broker_id, [])
         waiting.append((transaction, answer))
@@ -320,9 +316,9 @@ def _result(
     transaction: AddPartitionsToTxnTransaction, result: AddPartitionsToTxnResult | None, missing: ErrorCode
 ) -> Codes:
     codes = {
-        (topic.name, each.partition_index): ErrorCode(each.partition_error_code)
+        TopicPartition(topic.name, each.partition_index): ErrorCode(each.partition_error_code)
         for topic in ([] if result is None else result.topic_results)
         for each in topic.results_by_partition
     }
-    partitions = [(topic.name, index) for topic in transaction.topics for index in topic.partitions]
+    partitions = [TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions]
     return {partition: codes.get(partition, missing) for partition in partitions}

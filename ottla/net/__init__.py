@@ -1,1 +1,1 @@
-"""Connections: bytes in, replies out, in order and within limits. Knows frames, not messages."""
+"""Network: server, outbound connections, authentication of brokers, a small HTTP server. Frames, not messages."""

@@ -1,19 +1,19 @@
-"""How two brokers prove to each other that they belong to one cluster: mechanism OTTLA-CLUSTER.
+"""Inter-broker authentication: SASL mechanism OTTLA-CLUSTER.
 
-All brokers of a cluster know one secret: thirty-two random bytes in its store. Nobody ever sends it. In the frames of
-SaslHandshake and SaslAuthenticate (KIP-152), C being the broker that connects and S the one that is connected to:
+All brokers of a cluster share one secret: thirty-two random bytes in the cluster's store. It is never sent. In the
+frames of SaslHandshake and SaslAuthenticate (KIP-152), with C the connecting broker and S the accepting one:
 
     C -> S   version, id of C, id of S, nonce of C
     S -> C   nonce of S, HMAC-SHA256(secret, "S" + everything above + nonce of S)
     C -> S   HMAC-SHA256(secret, "C" + the same)
-    S -> C   (empty: welcome)
+    S -> C   (empty: authenticated)
 
-Nonces are made for one connection, so a proof that was overheard is worth nothing on another one. The two proofs differ
-in their first letter, so neither can be played back to whoever made it. Both cover who speaks and who is spoken to: a
-broker cannot pass for another to a third, and a stale address that somebody else has taken is noticed. What is said
-afterwards is neither encrypted nor signed: the inter-broker network is trusted not to change bytes on their way.
+Nonces are made for one connection, so a proof cannot be replayed on another one. The two proofs differ in their first
+byte, so a proof cannot be reflected to its sender. Both cover the ids of both brokers: a broker cannot impersonate
+another, and an address that another process has taken is noticed. Requests afterwards are neither encrypted nor signed:
+the inter-broker network is trusted.
 
-Pure: nonces come from the caller, comparisons take the same time whatever is compared.
+Pure: nonces come from the caller. Comparisons take constant time.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _ACCEPTING: Final = b"S"
 
 
 class AuthenticationFailed(Exception):
-    """The other side has not shown that it is who it says. The text is for our log, not for the other side."""
+    """The peer could not be authenticated. The text is for our log, not for the peer."""
 
 
 class BrokerIdentity(NamedTuple):
-    """Who we are, and what we share with the others."""
+    """This broker's id, and the secret of the cluster."""
 
     broker_id: int
     secret: bytes
@@ -57,10 +57,10 @@ class Connecting:
     def __init__(self, identity: BrokerIdentity, peer_id: int, nonce: bytes) -> None:
         self._identity = identity
         self.hello: Final = _HELLO.pack(_VERSION, identity.broker_id, peer_id, nonce)
-        """The first thing to send."""
+        """The first message."""
 
     def answer(self, challenge: bytes) -> bytes:
-        """Our proof, once the other side has given its own."""
+        """Our proof, after checking the proof of the peer."""
         nonce, proof = challenge[:NONCE_BYTES], challenge[NONCE_BYTES:]
         secret = self._identity.secret
         if not hmac.compare_digest(proof, _proof(secret, _ACCEPTING, self.hello, nonce)):
@@ -69,7 +69,7 @@ class Connecting:
 
 
 class Accepting:
-    """The side of the broker that is connected to. Serves one attempt."""
+    """The side of the accepting broker, for one attempt."""
 
     __slots__ = ("_expected", "_identity", "_nonce", "_peer")
 
@@ -80,7 +80,7 @@ class Accepting:
         self._peer = -1
 
     def receive(self, data: bytes) -> tuple[bytes, int | None]:
-        """What to send back, and, after the last step, the id of the broker that has proved itself."""
+        """The response, and after the last step the id of the authenticated broker."""
         if self._expected is None:
             return self._challenge(data), None
         if not hmac.compare_digest(data, self._expected):

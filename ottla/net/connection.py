@@ -138,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         for pending in owed:
             if not pending.resolved and pending.abandoned is not None:
                 pending.abandoned()
-        self._server.connection_limits.gone(self)
+        self._server.connection_limits.closed(self)
 
     def pause_writing(self) -> None:
         self._writable = False

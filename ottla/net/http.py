@@ -1,7 +1,7 @@
-"""As much of HTTP/1.1 as a scraper or a prober needs: GET and HEAD of small pages, one to a connection.
+"""A small HTTP/1.1 server for metrics and probes: GET and HEAD, one request for each connection.
 
-Nobody is trusted: a request is at most a few kilobytes and has to arrive within seconds, an answer has to be fetched
-within its time, and there are only so many connections at once. A request's body is never read.
+A request has at most a few kilobytes and has to arrive within seconds, a response has to be read in time, and the
+number of connections is limited. A request's body is never read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Page(NamedTuple):
 
 
 Serve = Callable[[str], Awaitable[Page]]
-"""From the path that was asked for, without its query, to the page."""
+"""From the path of the request, without its query, to the page."""
 
 
 class HttpRequest(NamedTuple):
@@ -39,7 +39,7 @@ class HttpRequest(NamedTuple):
 
 
 def parse_request(head: bytes) -> HttpRequest | HTTPStatus:
-    """What the head of a request asks for, or why it is refused."""
+    """The request, or the status of its refusal."""
     words = head.split(b"\n", 1)[0].rstrip(b"\r").split(b" ")
     if len(words) != 3 or not words[2].startswith(b"HTTP/1.") or not words[1].startswith(b"/"):
         return HTTPStatus.BAD_REQUEST
@@ -90,15 +90,15 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._answered or self._answering is not None:
-            return  # whatever follows the first request is not read
+            return  # only one request is served
         self._head += data
         if b"\r\n\r\n" in self._head or b"\n\n" in self._head:
-            asked = parse_request(self._head)
-            if isinstance(asked, HTTPStatus):
-                return self._answer(refusal(asked))
+            request = parse_request(self._head)
+            if isinstance(request, HTTPStatus):
+                return self._answer(refusal(request))
             self._limit(ANSWER_SECONDS_MAX)
-            self._answering = self._server.runtime.spawn(self._ask(asked), name=f"GET {asked.path}")
-        elif b"\0" in data:  # another protocol, for example Kafka's, whose client waits for an answer
+            self._answering = self._server.runtime.spawn(self._ask(request), name=f"GET {request.path}")
+        elif b"\0" in data:  # another protocol, for example Kafka's, whose client waits for a response
             self._answer(refusal(HTTPStatus.BAD_REQUEST))
         elif len(self._head) > REQUEST_BYTES_MAX:
             self._answer(refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
@@ -110,13 +110,13 @@ class _Connection(asyncio.Protocol):
             self._answering.cancel()
         self._server.gone(self)
 
-    async def _ask(self, asked: HttpRequest) -> None:
+    async def _ask(self, request: HttpRequest) -> None:
         try:
-            page = await self._server.serve(asked.path)
-        except Exception as failure:  # whatever it was, the one who asked is told
-            log.error("GET %s failed", asked.path, exc_info=failure)
+            page = await self._server.serve(request.path)
+        except Exception as failure:  # the client gets an answer in any case
+            log.error("GET %s failed", request.path, exc_info=failure)
             page = refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
-        self._answer(page, with_body=asked.with_body)
+        self._answer(page, with_body=request.with_body)
 
     def _answer(self, page: Page, *, with_body: bool = True) -> None:
         self._answered = True
@@ -134,7 +134,7 @@ class _Connection(asyncio.Protocol):
 
 
 class HttpServer:
-    """One listener. `serve` is asked for every page."""
+    """One listener; `serve` makes the pages."""
 
     def __init__(self, runtime: Runtime, serve: Serve) -> None:
         self.runtime = runtime

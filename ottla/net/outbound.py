@@ -1,13 +1,12 @@
-"""Outbound connections: requests out, answers in. Brokers reach each other through these, and clients their brokers.
+"""Outbound connections of brokers and clients: requests out, responses in.
 
-Opening one means: connect (`Runtime.connect`, which is where TLS belongs), authenticate if the caller knows how to, and
-before anything else is sent (`authenticate`), agree on versions (ApiVersions, KIP-511). From then on many requests may
-be in flight; answers come in the order of the requests, and each repeats the correlation id of its own. Whoever mixes
-them up, sends what is no answer, or does not answer in time is not believed any further: the connection is closed, and
-everybody who waits on it gets PeerLost. What was asked so may or may not have been done.
+To open one: connect (`Runtime.connect`, which is where TLS belongs), authenticate if the caller asks for it, then agree
+on versions (ApiVersions, KIP-511). After that many requests may be in flight; responses come in the order of the
+requests, each with the correlation id of its own. After a wrong order, a malformed response or a timeout the connection
+is closed, and all waiting requests fail with PeerLost: they may or may not have been done.
 
-Buffers. Replication passes through here. The start of an answer is read into a small buffer; once its length is known
-it has a buffer of its own, of exactly that size, into which the socket reads the rest. Whoever asked owns that buffer.
+Buffers, for replication: the start of a response is read into a small buffer. Once its length is known it gets a buffer
+of exactly that size, into which the socket reads the rest. The caller owns that buffer.
 """
 
 from __future__ import annotations
@@ -37,34 +36,34 @@ R = TypeVar("R", bound=Message)
 
 START_BYTES: Final = 16 * 1024
 UNAUTHENTICATED_BYTES_MAX: Final = 64 * 1024
-"""The largest answer from a peer that has not proved itself yet."""
+"""The largest response of an unauthenticated peer."""
 ANSWER_BYTES_MAX: Final = 1 << 30
 JOINED_BYTES_MAX: Final = 64 * 1024
-"""The parts of a larger request are not joined for the transport: to copy them takes longer than to write one more."""
+"""The parts of a larger request are not joined: copying takes longer than another write."""
 IN_FLIGHT_MAX: Final = 10_000
 OPEN_TIMEOUT_S: Final = 5.0
 CLOSE_TIMEOUT_S: Final = 1.0
-"""So long one that does not read is waited for."""
+"""How long a peer that does not read is waited for."""
 
 _LENGTH: Final = struct.Struct(">i")
 _OTHER_PROTOCOLS: Final = {b"\x15\x03": "TLS", b"HTTP": "HTTP"}
-"""What a port of another protocol says to a request: an alert of TLS 1.x, or an HTTP status."""
-_TAKE_BACK: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER for no time, as the system wants to be told."""
+"""Responses of other protocols: an alert of TLS 1.x, or an HTTP status line."""
+_LINGER_0: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER with timeout 0: unsent bytes are dropped."""
 
 
 class Loss(Enum):
-    """Why there is no connection, or none any more."""
+    """Why a connection could not be opened, or was lost."""
 
-    UNREACHED = "it could not be made"
-    TIMED_OUT = "no answer came in time"
-    CLOSED = "the other side closed it"
-    MALFORMED = "the other side sent what is no answer"
+    UNREACHED = "it could not be opened"
+    TIMED_OUT = "no response in time"
+    CLOSED = "the peer closed it"
+    MALFORMED = "the peer sent a malformed response"
     DROPPED = "it was closed here"
 
 
 class PeerLost(Fault):
-    """The other side cannot be reached, or no longer: what was asked may or may not have been done."""
+    """The peer cannot be reached, or no longer: the request may or may not have been done."""
 
     def __init__(self, message: str, kind: Loss = Loss.UNREACHED, why: str = "") -> None:
         super().__init__(message)
@@ -74,26 +73,26 @@ class PeerLost(Fault):
 
 
 class Unreached(PeerLost):
-    """The request has not left: it was certainly not done."""
+    """The request was not sent, so it was not done."""
 
 
 class Versions:
-    """What the other side speaks, out of its answer to ApiVersions."""
+    """The versions of the peer, from its response to ApiVersions."""
 
     def __init__(self, answer: ApiVersionsResponse) -> None:
         self._ranges = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
         self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
-        """What its cluster has agreed on, by name."""
+        """The finalized features of its cluster."""
 
     def common(self, api_key: int, ours: tuple[int, int], version_max: int | None = None) -> int | None:
-        """The highest version that both sides speak, if there is one."""
+        """The highest common version, if there is one."""
         low, high = self._ranges.get(api_key, (0, -1))
         version = min(ours[1], high) if version_max is None else min(ours[1], high, version_max)
         return version if version >= max(ours[0], low) else None
 
 
 Reply = Callable[[memoryview | PeerLost], object]
-"""Called once with the body of the answer, or with what came instead. BadFrame: the body is no answer."""
+"""Called once with the body of the response, or with PeerLost. It may raise BadFrame for a malformed body."""
 
 
 class _InFlight(NamedTuple):
@@ -106,7 +105,7 @@ class _InFlight(NamedTuple):
 
 
 class OutboundConnection(asyncio.BufferedProtocol):
-    """Made by `open` or `open_to_broker`. May be used by many tasks at once."""
+    """Opened by `open` or `open_to_broker`. Many tasks may use it at once."""
 
     def __init__(
         self,
@@ -117,18 +116,18 @@ class OutboundConnection(asyncio.BufferedProtocol):
         answer_bytes_max: int = ANSWER_BYTES_MAX,
         resets: bool = False,
     ) -> None:
-        """`resets`: what has not arrived when the connection is lost is taken back. The kernel would go on sending it,
-        for minutes if the network is down; by then it was asked again on another connection, and done."""
+        """`resets`: unsent bytes are dropped when the connection is lost. The kernel would go on sending them, for
+        minutes if the network is down; by then the request was retried on another connection."""
         self.name = name
-        """The peer and its address, for people."""
+        """The peer and its address, for messages."""
         self.lost: PeerLost | None = None
         self.on_lost: Callable[[PeerLost], object] | None = None
-        """Called once when the connection is lost, after all who wait on it have been told."""
+        """Called once when the connection is lost, after all waiting requests have failed."""
         self.used_at = runtime.now()
         self.versions = Versions(ApiVersionsResponse())
-        """Nothing is spoken before it was agreed on."""
+        """Empty until versions are agreed on."""
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the transport is closed and everything written is out."""
+        """Done when the transport is closed and all written bytes are sent."""
         self._runtime = runtime
         self._client_id = client_id
         self._transport: asyncio.Transport | None = None
@@ -190,7 +189,7 @@ class OutboundConnection(asyncio.BufferedProtocol):
         return self.versions.common(api_key, (version, version)) is not None
 
     async def call(self, message: Message, answer: type[R], timeout_s: float) -> R:
-        """Ask in the highest version that both sides speak, and wait for the answer. Unreached if there is none."""
+        """Send a request in the highest common version, and wait for the response. Unreached if there is none."""
         api = APIS[message.API_KEY]
         version = self.versions.common(message.API_KEY, (api.min, api.max))
         if version is None:
@@ -200,13 +199,14 @@ class OutboundConnection(asyncio.BufferedProtocol):
     def call_raw(
         self, api_key: int, version: int, buffers: Sequence[Buffer], timeout_s: float
     ) -> asyncio.Future[memoryview]:
-        """Send a request whose body is `buffers`. The body of the answer is a view of a buffer that the caller owns."""
+        """Send a request whose body is `buffers`. The body of the response is a view of a buffer that the caller
+        owns."""
         if len(self._in_flight) >= IN_FLIGHT_MAX:
             raise Unreached(f"{self.name} owes {IN_FLIGHT_MAX} answers already")
         body: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
 
         def reply(received: memoryview | PeerLost) -> None:
-            if body.done():  # whoever asked has gone
+            if body.done():  # the caller was cancelled
                 return
             if isinstance(received, PeerLost):
                 body.set_exception(PeerLost(str(received), received.kind, received.why))
@@ -219,7 +219,7 @@ class OutboundConnection(asyncio.BufferedProtocol):
     def send(
         self, api_key: int, version: int, buffers: Sequence[Buffer], reply: Reply | None, timeout_s: float
     ) -> None:
-        """Send a request whose body is `buffers`; without `reply` no answer is awaited."""
+        """Send a request whose body is `buffers`; without `reply` there is no response."""
         if self.lost is not None:
             raise Unreached(str(self.lost), self.lost.kind, self.lost.why)
         assert self._transport is not None
@@ -239,26 +239,26 @@ class OutboundConnection(asyncio.BufferedProtocol):
             self._transport.writelines(parts)
 
     def close(self) -> None:
-        """At once; what waits for an answer fails."""
+        """Close at once; waiting requests fail."""
         self._lose(Loss.DROPPED, "the connection was closed")
 
     def close_gently(self) -> None:
-        """What was written still goes out; what waits for an answer fails."""
+        """Close after all written bytes are sent; waiting requests fail."""
         self._lose(Loss.DROPPED, "the connection was closed", gently=True)
 
     async def wait_closed(self) -> None:
-        """After `close_gently`, until everything written is out, but not for long."""
+        """After `close_gently`, until all written bytes are sent, but not for long."""
         if not (await asyncio.wait([self.gone], timeout=CLOSE_TIMEOUT_S))[0]:
             self.abort()
 
     def abort(self) -> None:
-        """Close the transport, and do not wait until everything written is out."""
+        """Close the transport without sending the remaining bytes."""
         if self._transport is None:
             return
         own = self._transport.get_extra_info("socket") if self._resets else None
         if own is not None:
             with suppress(OSError):  # it is closed already
-                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _TAKE_BACK)
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_0)
         self._transport.abort()
 
     # Authentication and versions.
@@ -269,7 +269,7 @@ class OutboundConnection(asyncio.BufferedProtocol):
         return (await self._exchange(request, SaslHandshakeResponse, version, timeout_s)).error_code
 
     async def sasl_authenticate(self, data: bytes, timeout_s: float) -> bytes:
-        """What the mechanism says, and the answer of its other side."""
+        """One message of the mechanism, and the response."""
         request = SaslAuthenticateRequest(auth_bytes=data)
         answer = await self._exchange(request, SaslAuthenticateResponse, APIS[SASL_AUTHENTICATE].max, timeout_s)
         if answer.error_code:
@@ -277,7 +277,7 @@ class OutboundConnection(asyncio.BufferedProtocol):
         return answer.auth_bytes
 
     async def _agree(self, timeout_s: float) -> None:
-        """Ask in our highest version; a peer that does not know it says so in the form of version 0 (KIP-511)."""
+        """Ask in our highest version; a peer without it answers UNSUPPORTED_VERSION in version 0 (KIP-511)."""
         request = ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
         version = APIS[API_VERSIONS].max
         body = await self.call_raw(API_VERSIONS, version, [messages.encode(request, version)], timeout_s)
@@ -306,7 +306,7 @@ class OutboundConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from it
-        if self.lost is not None:  # given up before it stood
+        if self.lost is not None:  # closed while it was opening
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -333,10 +333,10 @@ class OutboundConnection(asyncio.BufferedProtocol):
             self.gone.set_result(None)
         self._lose(Loss.CLOSED, f"the connection broke: {failure}" if failure else "it closed the connection")
 
-    # Answers in.
+    # Responses.
 
     def _take(self, end: int) -> None:
-        """Cut the answers that begin in the first `end` bytes of the small buffer."""
+        """Cut the responses that begin in the first `end` bytes of the small buffer."""
         start = self._start
         pos = 0
         while end - pos >= 4 and self.lost is None:
@@ -356,7 +356,7 @@ class OutboundConnection(asyncio.BufferedProtocol):
                 self._filled = arrived
             else:
                 self._hand_over(answer)
-        self._start_filled = end - pos  # less than the length of the next answer
+        self._start_filled = end - pos  # less than the length of the next response
         if pos and self._start_filled:
             start[: self._start_filled] = bytes(start[pos:end])
 
@@ -368,7 +368,7 @@ class OutboundConnection(asyncio.BufferedProtocol):
         try:
             correlation_id, pos = parse_response_header(answer, asked.api_key, asked.version)
             if correlation_id != asked.correlation_id:
-                raise BadFrame(f"an answer to {correlation_id} where one to {asked.correlation_id} is due")
+                raise BadFrame(f"correlation id {correlation_id} instead of {asked.correlation_id}")
         except BadFrame as bad:
             self._lose(Loss.MALFORMED, str(bad))
             return
@@ -377,19 +377,19 @@ class OutboundConnection(asyncio.BufferedProtocol):
         try:
             asked.reply(answer[pos:])
         except BadFrame as bad:
-            self._in_flight.appendleft(asked)  # it is told like all others
+            self._in_flight.appendleft(asked)  # it fails like all others
             self._lose(Loss.MALFORMED, str(bad))
 
-    # The end.
+    # Timeouts and loss.
 
     def _watch(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = deadline
-        self._timer = self._runtime.call_at(deadline, self._look_at_clock)
+        self._timer = self._runtime.call_at(deadline, self._check_timeouts)
 
-    def _look_at_clock(self) -> None:
-        """Set for whatever was the first to expire once; by now that may have been answered long ago."""
+    def _check_timeouts(self) -> None:
+        """The request that the timer was set for may have been answered already."""
         self._timer = None
         if not self._in_flight:
             return
@@ -400,7 +400,7 @@ class OutboundConnection(asyncio.BufferedProtocol):
             self._watch(first.deadline)
 
     def _lose(self, kind: Loss, why: str, *, gently: bool = False) -> None:
-        """Everybody who waits is told; nothing is sent or believed any more."""
+        """Fail all waiting requests; nothing is sent or received any more."""
         if self.lost is not None:
             return
         self.lost = lost = PeerLost(f"{self.name}: {why}", kind, why)
@@ -422,7 +422,7 @@ class OutboundConnection(asyncio.BufferedProtocol):
 async def open_to_broker(
     runtime: Runtime, host: str, port: int, identity: BrokerIdentity, peer_id: int, *, timeout_s: float = OPEN_TIMEOUT_S
 ) -> OutboundConnection:
-    """A connection of a broker to broker `peer_id`, each convinced of the other (`authentication`); or Unreached."""
+    """An authenticated connection of a broker to broker `peer_id` (`authentication`); or Unreached."""
 
     async def prove(connection: OutboundConnection) -> None:
         error = await connection.sasl_handshake(MECHANISM, timeout_s)

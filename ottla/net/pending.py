@@ -1,7 +1,4 @@
-"""Answers to requests: at once, later, or never.
-
-A later answer holds the connection's following requests back, unless it overlaps with them.
-"""
+"""Pending: a response that comes later. It holds back the following requests of its connection, unless it overlaps."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ Reply = bytes | list[Buffer] | Streamed | None
 
 
 class Pending:
-    """An answer that comes later. Unless `overlaps`, the connection's next request waits for it."""
+    """A response that comes later. Unless `overlaps`, the next request of the connection waits for it."""
 
     __slots__ = ("_connection", "abandoned", "early_bytes", "ended", "expedite", "overlaps", "reply", "resolved")
 
@@ -27,13 +24,13 @@ class Pending:
         self.resolved = False
         self.reply: Reply = None
         self.early_bytes = 0
-        """Of an answer that is there and not due."""
+        """Of a response that is ready before an earlier one."""
         self.abandoned: Callable[[], object] | None = None
-        """Called when the peer goes away before the answer."""
+        """Called when the client disconnects before the response."""
         self.expedite: Callable[[], object] | None = None
-        """Called when the next request has arrived behind it."""
+        """Called when the next request of the connection has arrived."""
         self.ended: Callable[[], object] | None = None
-        """Called when the answer is there."""
+        """Called when the response is ready."""
         self._connection: Connection | None = None
 
     def resolve(self, reply: Reply) -> None:
@@ -50,11 +47,11 @@ class Pending:
 
 
 class Delayed(Protocol):
-    """Answers that wait for something, of all connections."""
+    """Delayed operations of all connections (`replication.waits`)."""
 
     @property
     def due(self) -> Sequence[object]:
-        """What is to be answered now."""
+        """Operations that are to be completed now."""
 
     def complete_due(self) -> None: ...
 

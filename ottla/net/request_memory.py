@@ -1,9 +1,9 @@
-"""RequestMemory for requests that have not arrived whole.
+"""Request memory pool (`queued.max.request.bytes`, KIP-72): buffers of large requests that have not arrived whole.
 
-What counts is the memory they take, not the length they promise: a connection asks again whenever its buffer has to
-grow, and is not read from while there is no room. One connection at a time may go beyond the limit, or all of them
-could wait for each other; it keeps that right until its request is whole, and then the one that waits longest has it.
-Whoever stops sending in the middle while others wait is hung up on.
+The size of the buffer counts, not the length that the request claims: a connection asks again whenever its buffer has
+to grow, and is not read from while the pool is full. One connection at a time may exceed the limit, or all could wait
+for each other. It keeps that right until its request is whole; then the connection that waits longest gets it. A
+connection that stops sending in the middle of a request while others wait is closed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ STALLED_SECONDS_MAX = 10.0
 
 class RequestHolder(Protocol):
     def granted(self, size: int) -> None:
-        """There is room now for a buffer of that size."""
+        """A buffer of that size may be allocated now."""
 
     def stalled(self, since: float) -> bool:
-        """Whether all that is missing is what the other end has not sent since then."""
+        """Whether it waits for the client, which has sent nothing since then."""
 
     def close(self, why: str) -> None: ...
 
@@ -32,19 +32,19 @@ class RequestMemory:
         self._most = most
         self._held: dict[RequestHolder, int] = {}
         self._bytes = 0
-        self._beyond: RequestHolder | None = None
-        self._waiting: dict[RequestHolder, int] = {}  # in the order in which they came
-        self._look: Handle | None = None
+        self._exceeding: RequestHolder | None = None
+        self._waiting: dict[RequestHolder, int] = {}  # in order of arrival
+        self._timer: Handle | None = None
 
     @property
     def held_bytes(self) -> int:
         return self._bytes
 
     def take(self, holder: RequestHolder, size: int) -> bool:
-        """Memory for a buffer of that size, instead of what was taken before. Otherwise `granted` is called later."""
+        """Memory for a buffer of that size, in place of its buffer so far. If False, `granted` is called later."""
         if not self._fits(holder, size):
             self._waiting[holder] = size
-            self._hang_up_on_stalled()
+            self._close_stalled()
             return False
         self._bytes += size - self._held.get(holder, 0)
         self._held[holder] = size
@@ -53,8 +53,8 @@ class RequestMemory:
     def release(self, holder: RequestHolder) -> None:
         self._waiting.pop(holder, None)
         self._bytes -= self._held.pop(holder, 0)
-        if self._beyond is holder:
-            self._beyond = None
+        if self._exceeding is holder:
+            self._exceeding = None
         for each, size in list(self._waiting.items()):
             if not self._fits(each, size):
                 break
@@ -70,20 +70,20 @@ class RequestMemory:
         most = self._most()
         if most < 0 or self._bytes - self._held.get(holder, 0) + size <= most:
             return True
-        if self._beyond is None:
-            self._beyond = holder
-        return self._beyond is holder
+        if self._exceeding is None:
+            self._exceeding = holder
+        return self._exceeding is holder
 
-    def _hang_up_on_stalled(self) -> None:
-        """Now, and again as long as somebody waits: who waits is not read from, and so does not ask again."""
+    def _close_stalled(self) -> None:
+        """Now, and periodically as long as a connection waits."""
         now = self._runtime.now()
         since = now - STALLED_SECONDS_MAX
-        if self._look is None:
-            self._look = self._runtime.call_at(now + STALLED_SECONDS_MAX, self._look_again)
+        if self._timer is None:
+            self._timer = self._runtime.call_at(now + STALLED_SECONDS_MAX, self._check_again)
         for each in [each for each in self._held if each not in self._waiting and each.stalled(since)]:
-            each.close("it does not go on with a large request, and others wait for the room")
+            each.close("it has stopped sending a large request, and others wait for the memory")
 
-    def _look_again(self) -> None:
-        self._look = None
+    def _check_again(self) -> None:
+        self._timer = None
         if self._waiting:
-            self._hang_up_on_stalled()
+            self._close_stalled()

@@ -1,12 +1,13 @@
-"""Memory of answers that clients have not read: how much is loaded for all connections together.
+"""Response memory (`ottla.queued.max.response.bytes`): bytes that are loaded for clients and not read by them.
 
-What counts is what waits in memory for a socket. That is little for a large answer, whose bytes stay in their file
-until the socket takes them (`streaming`): a few thousand bytes for each client that does not read, and a chunk for each
-that waits for the device. Of an answer that was made in memory it is all that the socket has not taken.
+Bytes that wait in memory for a socket count. For a large response that is little, for its bytes stay in their file
+until the socket takes them (`streaming`): a few thousand bytes for a client that does not read, a chunk for a
+connection that waits for the disk. Of a response that was built in memory, everything counts that the socket has not
+taken.
 
-When nothing is left of the limit, who wants to load more waits; those whose clients have taken nothing for a while are
-closed then. Brokers never wait and are not counted. Neither are small answers: a connection whose client has not taken
-them is served no more.
+At the limit a connection waits before it loads more, and connections whose clients have read nothing for a while are
+closed. Brokers never wait and are not counted. Small responses are not counted either: no further requests are served
+until the client has read them.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from typing import Final, Protocol
 from ottla.runtime import Handle, Runtime
 
 BUFFER_BYTES: Final = 1088 * 1024
-"""How much is loaded to be sent at once: one partition's share (`max.partition.fetch.bytes`), and a bit."""
+"""How much is loaded and sent at once: a bit more than one partition (`max.partition.fetch.bytes`)."""
 CHUNK_BYTES_MAX: Final = 256 * 1024
 CHUNK_BYTES_MIN: Final = 4 * 1024
 SHARES: Final = 16
-"""A chunk that waits in memory is at most this part of what is free."""
+"""A chunk in memory is at most this fraction of what is free."""
 SPARE_SHARES: Final = 8
-"""While less than this part of the limit is used, the end of an answer waits in memory: it is not loaded again."""
+"""While less than this fraction of the limit is used, the end of a response stays in memory: it is not loaded again."""
 STALLED_SECONDS_MAX = 10.0
-"""How long a client may take nothing while others wait for the memory."""
+"""How long a client may read nothing while others wait for memory."""
 
 
 class ResponseHolder(Protocol):
@@ -33,13 +34,13 @@ class ResponseHolder(Protocol):
         """How much the socket has not taken yet."""
 
     def may_load(self) -> None:
-        """There is room again."""
+        """More may be loaded now."""
 
     def give_up(self, why: str) -> None:
-        """Close, whatever has not been taken."""
+        """Close; unread bytes are dropped."""
 
 
-class _Held:
+class _Loaded:
     __slots__ = ("since", "size", "unread")
 
     def __init__(self) -> None:
@@ -48,18 +49,18 @@ class _Held:
 
 
 class ResponseMemory:
-    """All answers of one broker's connections."""
+    """Of all connections of one broker."""
 
     def __init__(self, runtime: Runtime, most: Callable[[], int]) -> None:
         """`most`: how many bytes may be held; -1 sets no limit."""
         self._runtime = runtime
         self._most = most
-        self._held: dict[ResponseHolder, _Held] = {}
-        self._waiting: dict[ResponseHolder, None] = {}  # in the order in which they came
+        self._held: dict[ResponseHolder, _Loaded] = {}
+        self._waiting: dict[ResponseHolder, None] = {}  # in order of arrival
         self._bytes = 0
-        self._look: Handle | None = None
+        self._timer: Handle | None = None
         self.buffer = memoryview(bytearray(BUFFER_BYTES))
-        """To load into what is sent at once."""
+        """The buffer for bytes that are sent at once."""
 
     @property
     def held_bytes(self) -> int:
@@ -70,7 +71,7 @@ class ResponseMemory:
         return len(self._waiting)
 
     def chunk_bytes(self, holder: ResponseHolder) -> int:
-        """How much may be loaded for it and wait. 0: nothing, and `may_load` is called when there is room."""
+        """How much may be loaded for it and wait. 0: nothing now, `may_load` is called later."""
         most = self._most()
         if most < 0:
             return CHUNK_BYTES_MAX
@@ -82,15 +83,15 @@ class ResponseMemory:
         return max(min(free // SHARES, CHUNK_BYTES_MAX), CHUNK_BYTES_MIN)
 
     def has_spare(self, size: int) -> bool:
-        """Whether so much may wait for a socket though it could be loaded later: while next to nothing is used."""
+        """Whether this many bytes may stay in memory though they could be loaded again: while little is used."""
         most = self._most()
         return most < 0 or (self._bytes + size) * SPARE_SHARES <= most
 
     def hold(self, holder: ResponseHolder, size: int) -> None:
-        """So much is loaded for it and not sent, instead of what was before."""
+        """Set how many bytes are loaded for it and not sent."""
         held = self._held.get(holder)
         if held is None:
-            held = self._held[holder] = _Held()
+            held = self._held[holder] = _Loaded()
         self._bytes += size - held.size
         held.size = size
         held.unread = holder.unread_bytes()
@@ -99,7 +100,7 @@ class ResponseMemory:
             self._watch()
 
     def release(self, holder: ResponseHolder) -> None:
-        """Nothing is held for it, and nothing wanted."""
+        """Nothing is loaded for it, and it waits for nothing."""
         self._waiting.pop(holder, None)
         held = self._held.pop(holder, None)
         if held is not None:
@@ -107,7 +108,7 @@ class ResponseMemory:
             self._grant()
 
     def _grant(self) -> None:
-        """Let those go on who wait, as far as there is room for the smallest chunk of each."""
+        """Let waiting connections go on, as far as there is memory for the smallest chunk of each."""
         if not self._waiting:
             return
         free = self._most() - self._bytes
@@ -118,14 +119,14 @@ class ResponseMemory:
             del self._waiting[holder]
             self._runtime.call_soon(holder.may_load)
 
-    # Those who do not read while others wait.
+    # Clients that do not read while others wait.
 
     def _watch(self) -> None:
-        if self._look is None:
-            self._look = self._runtime.call_at(self._runtime.now() + STALLED_SECONDS_MAX / 2, self._close_stalled)
+        if self._timer is None:
+            self._timer = self._runtime.call_at(self._runtime.now() + STALLED_SECONDS_MAX / 2, self._close_stalled)
 
     def _close_stalled(self) -> None:
-        self._look = None
+        self._timer = None
         now = self._runtime.now()
         stalled = []
         for holder, held in self._held.items():
@@ -137,6 +138,6 @@ class ResponseMemory:
                 stalled.append(holder)
         if self._waiting or self._bytes > self._most():
             for holder in stalled:
-                holder.give_up("it does not read its answers, and others wait for the memory")
+                holder.give_up("it does not read its responses, and others wait for the memory")
             self._watch()
         self._grant()

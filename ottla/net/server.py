@@ -1,10 +1,9 @@
-"""The accepting side of the network: listeners, connections (`connection`), and what they share."""
+"""The network server: listeners, accepted connections (`connection`), and what they share."""
 
 from __future__ import annotations
 
 from ottla.net.connection import SCRATCH_BYTES, Connection
-from ottla.net.connection_limits import ConnectionLimits
-from ottla.net.limits import Limits
+from ottla.net.connection_limits import ConnectionLimits, NetworkLimits
 from ottla.net.pending import Delayed, Pending, Reply, Serve
 from ottla.net.request_memory import RequestMemory
 from ottla.net.response_memory import ResponseMemory
@@ -16,9 +15,9 @@ __all__ = ["Connection", "Pending", "Reply", "Serve", "Server"]
 
 
 class Server:
-    """All connections of one broker, on all its listeners."""
+    """All accepted connections of one broker, on all its listeners."""
 
-    def __init__(self, runtime: Runtime, serve: Serve, limits: Limits, delayed: Delayed | None = None) -> None:
+    def __init__(self, runtime: Runtime, serve: Serve, limits: NetworkLimits, delayed: Delayed | None = None) -> None:
         self.runtime = runtime
         self.serve = serve
         self.delayed = delayed
@@ -36,7 +35,7 @@ class Server:
         self._sweep: Handle | None = None
 
     async def listen(self, name: str, host: str, port: int, *, inter_broker: bool = False) -> ListeningSocket:
-        """Bind an address, so that its port is known; nobody is accepted before `start`."""
+        """Bind an address, so that its port is known; connections are accepted after `start`."""
         listener = await self.runtime.listen(lambda: Connection(self, name, inter_broker=inter_broker), host, port)
         self._listeners.append(listener)
         return listener
@@ -48,7 +47,7 @@ class Server:
         self._sweep_later()
 
     async def close(self) -> None:
-        """Take no more, answer what is being answered, hang up."""
+        """Accept no more connections, and close all after what was answered already."""
         for listener in self._listeners:
             await listener.close()
         if self._sweep is not None:
@@ -56,7 +55,7 @@ class Server:
         for connection in [*self.connections, *self.inter_broker_connections]:
             connection.hang_up()
 
-    # Connections on which nothing happens.
+    # Idle connections (`connections.max.idle.ms`).
 
     def _sweep_later(self) -> None:
         if self.limits.idle_ms_max < 0:

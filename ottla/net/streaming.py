@@ -1,14 +1,13 @@
-"""A large answer on its way out: parts of it are loaded as the socket takes them.
+"""Streamed responses: large responses are loaded from disk as the socket takes them.
 
-A chunk is loaded into one buffer that all connections share, and given to the socket (`_write`); an answer of one
-partition, about 1 MB, is one chunk. What the socket does not take is forgotten, and loaded again later; only a little
-of it is left with the transport, which says when that was taken. So a client that does not read costs a few thousand
-bytes. While next to nothing waits in memory, the end of an answer is left with the transport as a whole. Zero-copy
-(sendfile) would take the place of loading and giving. A transport without a socket of its own, in the simulator or with
-TLS, is given copies.
+A chunk is loaded into one buffer that all connections share, and written to the socket (`_write`); a response of one
+partition, about 1 MB, is one chunk. Bytes that the socket does not take are dropped and loaded again later; only a few
+are left with the transport, which reports when they are sent. So a client that does not read costs a few thousand
+bytes. While little memory is used, the whole end of a response is left with the transport. Zero-copy (sendfile) could
+replace loading and writing. A transport without a socket of its own, in the simulator or with TLS, gets copies.
 
-The connection serves nothing else meanwhile. An answer that cannot be finished (its log was truncated, the device does
-not give the bytes) ends the connection: what is out cannot be taken back.
+The connection serves no other request meanwhile. A response that cannot be finished (its log was truncated, or the disk
+cannot be read) closes the connection.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ if TYPE_CHECKING:
 
     from ottla.net.server import Connection, Server
 
-TURN_BYTES: Final = 1024 * 1024
-"""How much is loaded of large answers before everything else has its turn, be it taken or not."""
+ITERATION_BYTES: Final = 1024 * 1024
+"""How much of large responses is loaded in one loop iteration."""
 BUFFERS_MAX: Final = 1000
-"""How many the system takes at once."""
+"""How many buffers one writev takes."""
 REACH_BYTES_MIN: Final = 64 * 1024
-"""How much is loaded at least for a socket that has taken little before."""
+"""The least that is loaded for a socket that has taken little before."""
 
 
 class Streamed:
-    """An answer of which some parts are read when they are sent."""
+    """A response of which some parts are read when they are sent."""
 
     __slots__ = ("parts",)
 
@@ -45,40 +44,40 @@ class Streamed:
         self.parts = parts
 
     def load(self) -> bytes:
-        """All of it, waiting for the device."""
+        """The whole response, read from disk."""
         return b"".join(
             part if isinstance(part, (bytes, bytearray, memoryview)) else part.read(0, len(part)) for part in self.parts
         )
 
     def hold(self) -> None:
-        """It is not due yet."""
+        """An earlier response has to be sent first: keep the files."""
         for part in self.parts:
             if not isinstance(part, (bytes, bytearray, memoryview)):
                 part.hold()
 
 
 class Pace:
-    """Large answers of all connections, one after the other: so much of them in one turn of the loop."""
+    """Limits how much of all large responses is loaded in one loop iteration."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._waiting: deque[Stream] = deque()
         self._ends = False
-        self.left_bytes = TURN_BYTES
+        self.left_bytes = ITERATION_BYTES
 
     def loaded(self, size: int) -> None:
         self.left_bytes -= size
         if not self._ends:
             self._ends = True
-            self._runtime.call_soon(self._next_turn)
+            self._runtime.call_soon(self._next_iteration)
 
     def wait(self, stream: Stream) -> None:
-        """Until the next turn of the loop, or a later one."""
+        """Until the next loop iteration, or a later one."""
         self._waiting.append(stream)
 
-    def _next_turn(self) -> None:
+    def _next_iteration(self) -> None:
         self._ends = False
-        self.left_bytes = TURN_BYTES
+        self.left_bytes = ITERATION_BYTES
         for _ in range(len(self._waiting)):
             if self.left_bytes <= 0:
                 break
@@ -88,7 +87,7 @@ class Pace:
 
 
 class Stream:
-    """One answer that is being sent. `done` is called when the socket has taken the last of it."""
+    """One response that is being sent. `done` is called when the socket has taken the last byte."""
 
     __slots__ = (
         "_at", "_connection", "_done", "_ended", "_held", "_loading", "_memory", "_next", "_parts", "_reach",
@@ -120,10 +119,10 @@ class Stream:
         self._ended = False
         server.write_coalescing.flush(transport)
         self.paused = transport.get_write_buffer_size() > 0
-        """The socket takes no more for now."""
+        """The socket is full."""
 
     def pump(self) -> None:
-        """Send until the socket takes no more, memory or the device are waited for, or nothing is left."""
+        """Send until the socket is full, memory or the disk have to be waited for, or all is sent."""
         connection, pace = self._connection, self._server.pace
         while not (connection.closed or self.paused or self._loading or self._ended):
             if self._next == len(self._parts):
@@ -140,7 +139,7 @@ class Stream:
             try:
                 chunk = self._gather(self._reach if self._socket is not None else waits)
             except (Refused, StorageFault) as failure:
-                connection.give_up(f"an answer cannot be finished: {failure}")
+                connection.give_up(f"a response cannot be finished: {failure}")
                 return
             if chunk:
                 pace.loaded(self._send(chunk))
@@ -150,8 +149,7 @@ class Stream:
             self._hold()
 
     def _gather(self, most: int) -> list[Buffer]:
-        """What comes next: at most so much of files, and what is small beside it. Less, or nothing, where the device
-        has to be waited for."""
+        """The next parts, with at most this many bytes from files. Fewer, or none, if the disk has to be waited for."""
         buffer = self._memory.buffer
         chunk: list[Buffer] = []
         filled, at = 0, self._at
@@ -176,8 +174,8 @@ class Stream:
         return chunk
 
     def _send(self, chunk: list[Buffer]) -> int:
-        """Give it to the socket. What that does not take is sent later, but for a little that tells us when. How much
-        there was to give."""
+        """Write a chunk to the socket, and leave a few of the remaining bytes with the transport. The size of the
+        chunk."""
         connection = self._connection
         size = sum(map(len, chunk))
         taken = self._write(chunk)
@@ -191,16 +189,16 @@ class Stream:
         return size
 
     def _left_with_transport(self, size: int, taken: int) -> int:
-        """How much of a chunk of this size is not forgotten though the socket did not take it: all of it when nothing
-        comes behind it and there is memory enough."""
+        """How many of the remaining bytes are left with the transport: all, if the chunk ends the response and there is
+        enough memory."""
         ends = size == sum(map(len, self._parts[self._next :])) - self._at
         return size - taken if ends and self._memory.has_spare(size - taken) else CHUNK_BYTES_MIN
 
     def _write(self, chunk: list[Buffer]) -> int:
-        """How much of it was taken, or copied."""
+        """How many bytes were taken, or copied."""
         connection, transport = self._connection, self._transport
         if transport.is_closing():
-            connection.closed = True  # and it will be told so
+            connection.closed = True  # connection_lost follows
         elif self._socket is None:
             transport.write(b"".join(chunk))
             return sum(map(len, chunk))
@@ -221,7 +219,7 @@ class Stream:
             self._next += 1
         self._at = at
 
-    # What has to come from the device.
+    # Reading from disk.
 
     def _load(self, most: int) -> None:
         part = self._parts[self._next]
@@ -239,7 +237,7 @@ class Stream:
             if len(data) != wanted:
                 raise StorageFault("the file has become shorter")
         except (Refused, StorageFault) as failure:
-            connection.give_up(f"an answer cannot be finished: {failure}")
+            connection.give_up(f"a response cannot be finished: {failure}")
             return
         finally:
             self._loading = False
@@ -248,15 +246,15 @@ class Stream:
             self._send([data])
             self.pump()
 
-    # Going on.
+    # Continuing.
 
     def resumed(self) -> None:
-        """The socket has taken all that it was given."""
+        """The socket has taken all written bytes."""
         self.paused = False
         self.pump()
 
     def _hold(self) -> None:
-        """The rest is sent later: until then nobody may take it away."""
+        """The rest is sent later: keep its files until then."""
         self._held = True
         for part in self._parts[self._next :]:
             if not isinstance(part, (bytes, bytearray, memoryview)):
@@ -264,7 +262,7 @@ class Stream:
 
 
 def _cut(chunk: list[Buffer], start: int, size: int) -> bytes:
-    """A copy of so many bytes, from there on."""
+    """A copy of `size` bytes from `start` on."""
     found = bytearray()
     for part in chunk:
         if start < len(part):

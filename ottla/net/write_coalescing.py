@@ -1,8 +1,8 @@
-"""When answers leave.
+"""Write coalescing: the responses of one loop iteration leave together, one write per connection.
 
-Waking a process that sleeps costs more than sending to one that is awake, and the clients of many connections are often
-one process. So of all that is answered in one turn of the loop the first answer goes out at once, and the others
-together, when everything that has arrived was served.
+Waking a sleeping process costs more than sending to one that is awake, and many connections often belong to one client
+process. So the first response of a loop iteration is written at once, and the others when everything that has arrived
+is served.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ import asyncio
 from ottla.runtime import Buffer, Runtime
 
 LATE_BYTES_MAX = 16 * 1024
-"""Larger answers are not kept."""
+"""Larger responses are written at once."""
 
 
 class WriteCoalescing:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._late: dict[asyncio.Transport, list[Buffer]] | None = None  # None: nothing was sent in this turn
+        self._late: dict[asyncio.Transport, list[Buffer]] | None = None  # None: nothing was written in this iteration
 
-    def send(self, transport: asyncio.Transport, answers: list[Buffer]) -> None:
-        """Now, or at the end of the turn; always behind what was sent there before."""
+    def send(self, transport: asyncio.Transport, responses: list[Buffer]) -> None:
+        """Write now, or at the end of the iteration; always behind what was sent on this connection before."""
         late = self._late
         if late is None:
             self._late = {}
             self._runtime.call_soon(self._end)
-        elif (kept := late.pop(transport, None)) is not None:
-            answers = kept + answers
-        elif len(answers) == 1 and len(answers[0]) <= LATE_BYTES_MAX:
-            late[transport] = [answers[0]]
+        elif (waiting := late.pop(transport, None)) is not None:
+            responses = waiting + responses
+        elif len(responses) == 1 and len(responses[0]) <= LATE_BYTES_MAX:
+            late[transport] = [responses[0]]
             return
-        if len(answers) == 1:
-            transport.write(answers[0])
+        if len(responses) == 1:
+            transport.write(responses[0])
         else:
-            transport.writelines(answers)
+            transport.writelines(responses)
 
     def flush(self, transport: asyncio.Transport) -> None:
         """The connection is about to be closed."""
-        kept = self._late.pop(transport, None) if self._late else None
-        if kept is not None and not transport.is_closing():
-            transport.writelines(kept)
+        waiting = self._late.pop(transport, None) if self._late else None
+        if waiting is not None and not transport.is_closing():
+            transport.writelines(waiting)
 
     def _end(self) -> None:
         late, self._late = self._late or {}, None
-        for transport, kept in late.items():
+        for transport, waiting in late.items():
             if not transport.is_closing():
-                transport.write(kept[0])
+                transport.write(waiting[0])

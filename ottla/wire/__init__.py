@@ -1,1 +1,1 @@
-"""Bytes to messages and back. Nothing in here waits, opens, connects or asks for the time."""
+"""Codecs of the wire protocol and of record batches. Pure."""

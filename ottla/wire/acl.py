@@ -33,7 +33,7 @@ class AclOperation(IntEnum):
 
 
 NOT_ASKED: Final = -(2**31)
-"""For authorized operations that nobody asked about."""
+"""Authorized operations were not requested."""
 
 
 def operation_bits(operations: Iterable[AclOperation]) -> int:
@@ -52,4 +52,4 @@ CLUSTER_OPERATIONS: Final = operation_bits(
 GROUP_OPERATIONS: Final = operation_bits(
     (_O.READ, _O.DELETE, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS)
 )
-"""The operations that exist for a resource: without an authorizer everybody may do them all."""
+"""All operations of a resource: without an authorizer all are allowed."""

@@ -1,8 +1,6 @@
-"""THE table of APIs: what each key is called, which versions are built, how their frames look, and what one has to be
-allowed to do to ask it.
+"""THE table of APIs: key, name, versions, first flexible version, and the operation that has to be allowed.
 
-The ranges are those of Apache Kafka 4.3, for all that will ever be built here. What a broker serves today is
-what its handlers have registered; only that is advertised.
+The versions are those of Apache Kafka 4.3. A broker serves and advertises the APIs that have a handler.
 """
 
 from __future__ import annotations
@@ -81,13 +79,13 @@ class Api(NamedTuple):
     max: int
     flexible_from: int
     """From this version on, headers and bodies carry tagged fields (KIP-482)."""
-    advertised_min: int
+    resource: ResourceType | None = None
+    """The resource that is checked; None: allowed to everybody, also unauthenticated."""
+    operation: AclOperation | None = None
+    """The operation that has to be allowed on it."""
+    advertised_min: int | None = None
     """What ApiVersions says instead of `min`."""
-    resource: ResourceType | None
-    """What it is about; None: everybody may ask it, even before they have said who they are."""
-    operation: AclOperation | None
-    """What has to be allowed on that."""
-    cluster_action_from: int
+    cluster_action_from: int = NEVER
     """From this version on it is for brokers only."""
 
     @property
@@ -101,99 +99,72 @@ class Api(NamedTuple):
         return version >= self.flexible_from
 
 
-def _api(
-    key: int,
-    name: str,
-    versions: tuple[int, int],
-    flexible_from: int,
-    needs: tuple[ResourceType | None, AclOperation | None],
-    *,
-    advertised_min: int | None = None,
-    cluster_action_from: int = NEVER,
-) -> Api:
-    low, high = versions
-    return Api(
-        key=key,
-        name=name,
-        min=low,
-        max=high,
-        flexible_from=flexible_from,
-        advertised_min=low if advertised_min is None else advertised_min,
-        resource=needs[0],
-        operation=needs[1],
-        cluster_action_from=cluster_action_from,
-    )
-
-
-OPEN: Final = (None, None)
 _R = ResourceType
 _O = AclOperation
 
 _TABLE = (
     # An older librdkafka takes a floor of 3 for a broker too old to compress, and sends uncompressed.
-    _api(PRODUCE, "Produce", (3, 13), 9, (_R.TOPIC, _O.WRITE), advertised_min=0),
-    _api(FETCH, "Fetch", (4, 18), 12, (_R.TOPIC, _O.READ)),
-    _api(LIST_OFFSETS, "ListOffsets", (1, 11), 6, (_R.TOPIC, _O.DESCRIBE)),
-    _api(METADATA, "Metadata", (0, 13), 9, (_R.TOPIC, _O.DESCRIBE)),
-    _api(OFFSET_COMMIT, "OffsetCommit", (2, 10), 8, (_R.GROUP, _O.READ)),
-    _api(OFFSET_FETCH, "OffsetFetch", (1, 10), 6, (_R.GROUP, _O.DESCRIBE)),
-    _api(FIND_COORDINATOR, "FindCoordinator", (0, 6), 3, (_R.GROUP, _O.DESCRIBE)),
-    _api(JOIN_GROUP, "JoinGroup", (0, 9), 6, (_R.GROUP, _O.READ)),
-    _api(HEARTBEAT, "Heartbeat", (0, 4), 4, (_R.GROUP, _O.READ)),
-    _api(LEAVE_GROUP, "LeaveGroup", (0, 5), 4, (_R.GROUP, _O.READ)),
-    _api(SYNC_GROUP, "SyncGroup", (0, 5), 4, (_R.GROUP, _O.READ)),
-    _api(DESCRIBE_GROUPS, "DescribeGroups", (0, 6), 5, (_R.GROUP, _O.DESCRIBE)),
-    _api(LIST_GROUPS, "ListGroups", (0, 5), 3, (_R.CLUSTER, _O.DESCRIBE)),
-    _api(SASL_HANDSHAKE, "SaslHandshake", (0, 1), NEVER, OPEN),
-    _api(API_VERSIONS, "ApiVersions", (0, 4), 3, OPEN),
-    _api(CREATE_TOPICS, "CreateTopics", (2, 7), 5, (_R.CLUSTER, _O.CREATE)),
-    _api(DELETE_TOPICS, "DeleteTopics", (1, 6), 4, (_R.TOPIC, _O.DELETE)),
-    _api(DELETE_RECORDS, "DeleteRecords", (0, 2), 2, (_R.TOPIC, _O.DELETE)),
-    _api(INIT_PRODUCER_ID, "InitProducerId", (0, 5), 2, (_R.TRANSACTIONAL_ID, _O.WRITE)),
-    _api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", (2, 4), 4, (_R.TOPIC, _O.DESCRIBE)),
-    _api(
-        ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", (0, 5), 3, (_R.TRANSACTIONAL_ID, _O.WRITE), cluster_action_from=4
-    ),
-    _api(ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", (0, 4), 3, (_R.TRANSACTIONAL_ID, _O.WRITE)),
-    _api(END_TXN, "EndTxn", (0, 5), 3, (_R.TRANSACTIONAL_ID, _O.WRITE)),
-    _api(WRITE_TXN_MARKERS, "WriteTxnMarkers", (1, 2), 1, (_R.CLUSTER, _O.CLUSTER_ACTION)),
-    _api(TXN_OFFSET_COMMIT, "TxnOffsetCommit", (0, 5), 3, (_R.TRANSACTIONAL_ID, _O.WRITE)),
-    _api(DESCRIBE_ACLS, "DescribeAcls", (1, 3), 2, (_R.CLUSTER, _O.DESCRIBE)),
-    _api(CREATE_ACLS, "CreateAcls", (1, 3), 2, (_R.CLUSTER, _O.ALTER)),
-    _api(DELETE_ACLS, "DeleteAcls", (1, 3), 2, (_R.CLUSTER, _O.ALTER)),
-    _api(DESCRIBE_CONFIGS, "DescribeConfigs", (1, 4), 4, (_R.CLUSTER, _O.DESCRIBE_CONFIGS)),
-    _api(ALTER_CONFIGS, "AlterConfigs", (0, 2), 2, (_R.CLUSTER, _O.ALTER_CONFIGS)),
-    _api(ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", (1, 2), 2, (_R.CLUSTER, _O.ALTER)),
-    _api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", (1, 5), 2, (_R.CLUSTER, _O.DESCRIBE)),
-    _api(SASL_AUTHENTICATE, "SaslAuthenticate", (0, 2), 2, OPEN),
-    _api(CREATE_PARTITIONS, "CreatePartitions", (0, 3), 2, (_R.TOPIC, _O.ALTER)),
-    _api(CREATE_DELEGATION_TOKEN, "CreateDelegationToken", (1, 3), 2, (_R.USER, _O.CREATE_TOKENS)),
-    _api(RENEW_DELEGATION_TOKEN, "RenewDelegationToken", (1, 2), 2, (_R.DELEGATION_TOKEN, _O.ALTER)),
-    _api(EXPIRE_DELEGATION_TOKEN, "ExpireDelegationToken", (1, 2), 2, (_R.DELEGATION_TOKEN, _O.ALTER)),
-    _api(DESCRIBE_DELEGATION_TOKEN, "DescribeDelegationToken", (1, 3), 2, (_R.DELEGATION_TOKEN, _O.DESCRIBE)),
-    _api(DELETE_GROUPS, "DeleteGroups", (0, 2), 2, (_R.GROUP, _O.DELETE)),
-    _api(ELECT_LEADERS, "ElectLeaders", (0, 2), 2, (_R.CLUSTER, _O.ALTER)),
-    _api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", (0, 1), 1, (_R.CLUSTER, _O.ALTER_CONFIGS)),
-    _api(ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", (0, 1), 0, (_R.CLUSTER, _O.ALTER)),
-    _api(LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", (0, 0), 0, (_R.CLUSTER, _O.DESCRIBE)),
-    _api(OFFSET_DELETE, "OffsetDelete", (0, 0), NEVER, (_R.GROUP, _O.DELETE)),
-    _api(DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", (0, 1), 1, (_R.CLUSTER, _O.DESCRIBE_CONFIGS)),
-    _api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", (0, 1), 1, (_R.CLUSTER, _O.ALTER_CONFIGS)),
-    _api(DESCRIBE_USER_SCRAM_CREDENTIALS, "DescribeUserScramCredentials", (0, 0), 0, (_R.CLUSTER, _O.DESCRIBE)),
-    _api(ALTER_USER_SCRAM_CREDENTIALS, "AlterUserScramCredentials", (0, 0), 0, (_R.CLUSTER, _O.ALTER)),
+    Api(PRODUCE, "Produce", 3, 13, 9, _R.TOPIC, _O.WRITE, advertised_min=0),
+    Api(FETCH, "Fetch", 4, 18, 12, _R.TOPIC, _O.READ),
+    Api(LIST_OFFSETS, "ListOffsets", 1, 11, 6, _R.TOPIC, _O.DESCRIBE),
+    Api(METADATA, "Metadata", 0, 13, 9, _R.TOPIC, _O.DESCRIBE),
+    Api(OFFSET_COMMIT, "OffsetCommit", 2, 10, 8, _R.GROUP, _O.READ),
+    Api(OFFSET_FETCH, "OffsetFetch", 1, 10, 6, _R.GROUP, _O.DESCRIBE),
+    Api(FIND_COORDINATOR, "FindCoordinator", 0, 6, 3, _R.GROUP, _O.DESCRIBE),
+    Api(JOIN_GROUP, "JoinGroup", 0, 9, 6, _R.GROUP, _O.READ),
+    Api(HEARTBEAT, "Heartbeat", 0, 4, 4, _R.GROUP, _O.READ),
+    Api(LEAVE_GROUP, "LeaveGroup", 0, 5, 4, _R.GROUP, _O.READ),
+    Api(SYNC_GROUP, "SyncGroup", 0, 5, 4, _R.GROUP, _O.READ),
+    Api(DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5, _R.GROUP, _O.DESCRIBE),
+    Api(LIST_GROUPS, "ListGroups", 0, 5, 3, _R.CLUSTER, _O.DESCRIBE),
+    Api(SASL_HANDSHAKE, "SaslHandshake", 0, 1, NEVER),
+    Api(API_VERSIONS, "ApiVersions", 0, 4, 3),
+    Api(CREATE_TOPICS, "CreateTopics", 2, 7, 5, _R.CLUSTER, _O.CREATE),
+    Api(DELETE_TOPICS, "DeleteTopics", 1, 6, 4, _R.TOPIC, _O.DELETE),
+    Api(DELETE_RECORDS, "DeleteRecords", 0, 2, 2, _R.TOPIC, _O.DELETE),
+    Api(INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2, _R.TRANSACTIONAL_ID, _O.WRITE),
+    Api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4, _R.TOPIC, _O.DESCRIBE),
+    Api(ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, 5, 3, _R.TRANSACTIONAL_ID, _O.WRITE, cluster_action_from=4),
+    Api(ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", 0, 4, 3, _R.TRANSACTIONAL_ID, _O.WRITE),
+    Api(END_TXN, "EndTxn", 0, 5, 3, _R.TRANSACTIONAL_ID, _O.WRITE),
+    Api(WRITE_TXN_MARKERS, "WriteTxnMarkers", 1, 2, 1, _R.CLUSTER, _O.CLUSTER_ACTION),
+    Api(TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 5, 3, _R.TRANSACTIONAL_ID, _O.WRITE),
+    Api(DESCRIBE_ACLS, "DescribeAcls", 1, 3, 2, _R.CLUSTER, _O.DESCRIBE),
+    Api(CREATE_ACLS, "CreateAcls", 1, 3, 2, _R.CLUSTER, _O.ALTER),
+    Api(DELETE_ACLS, "DeleteAcls", 1, 3, 2, _R.CLUSTER, _O.ALTER),
+    Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4, _R.CLUSTER, _O.DESCRIBE_CONFIGS),
+    Api(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2, _R.CLUSTER, _O.ALTER_CONFIGS),
+    Api(ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", 1, 2, 2, _R.CLUSTER, _O.ALTER),
+    Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2, _R.CLUSTER, _O.DESCRIBE),
+    Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2),
+    Api(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2, _R.TOPIC, _O.ALTER),
+    Api(CREATE_DELEGATION_TOKEN, "CreateDelegationToken", 1, 3, 2, _R.USER, _O.CREATE_TOKENS),
+    Api(RENEW_DELEGATION_TOKEN, "RenewDelegationToken", 1, 2, 2, _R.DELEGATION_TOKEN, _O.ALTER),
+    Api(EXPIRE_DELEGATION_TOKEN, "ExpireDelegationToken", 1, 2, 2, _R.DELEGATION_TOKEN, _O.ALTER),
+    Api(DESCRIBE_DELEGATION_TOKEN, "DescribeDelegationToken", 1, 3, 2, _R.DELEGATION_TOKEN, _O.DESCRIBE),
+    Api(DELETE_GROUPS, "DeleteGroups", 0, 2, 2, _R.GROUP, _O.DELETE),
+    Api(ELECT_LEADERS, "ElectLeaders", 0, 2, 2, _R.CLUSTER, _O.ALTER),
+    Api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1, _R.CLUSTER, _O.ALTER_CONFIGS),
+    Api(ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", 0, 1, 0, _R.CLUSTER, _O.ALTER),
+    Api(LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0, _R.CLUSTER, _O.DESCRIBE),
+    Api(OFFSET_DELETE, "OffsetDelete", 0, 0, NEVER, _R.GROUP, _O.DELETE),
+    Api(DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", 0, 1, 1, _R.CLUSTER, _O.DESCRIBE_CONFIGS),
+    Api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 1, 1, _R.CLUSTER, _O.ALTER_CONFIGS),
+    Api(DESCRIBE_USER_SCRAM_CREDENTIALS, "DescribeUserScramCredentials", 0, 0, 0, _R.CLUSTER, _O.DESCRIBE),
+    Api(ALTER_USER_SCRAM_CREDENTIALS, "AlterUserScramCredentials", 0, 0, 0, _R.CLUSTER, _O.ALTER),
     # Version 2 does not say under which registrations replicas are in sync (KIP-903): no broker of ours sends it.
-    _api(ALTER_PARTITION, "AlterPartition", (3, 3), 2, (_R.CLUSTER, _O.CLUSTER_ACTION)),
-    _api(ENVELOPE, "Envelope", (0, 0), 0, (_R.CLUSTER, _O.CLUSTER_ACTION)),
-    _api(DESCRIBE_CLUSTER, "DescribeCluster", (0, 2), 0, (_R.CLUSTER, _O.DESCRIBE)),
-    _api(DESCRIBE_PRODUCERS, "DescribeProducers", (0, 0), 0, (_R.TOPIC, _O.READ)),
-    _api(UNREGISTER_BROKER, "UnregisterBroker", (0, 0), 0, (_R.CLUSTER, _O.ALTER)),
-    _api(DESCRIBE_TRANSACTIONS, "DescribeTransactions", (0, 0), 0, (_R.TRANSACTIONAL_ID, _O.DESCRIBE)),
-    _api(LIST_TRANSACTIONS, "ListTransactions", (0, 2), 0, (_R.TRANSACTIONAL_ID, _O.DESCRIBE)),
-    _api(ALLOCATE_PRODUCER_IDS, "AllocateProducerIds", (0, 0), 0, (_R.CLUSTER, _O.CLUSTER_ACTION)),
-    _api(CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", (0, 1), 0, (_R.GROUP, _O.READ)),
-    _api(CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", (0, 1), 0, (_R.GROUP, _O.DESCRIBE)),
-    _api(LIST_CONFIG_RESOURCES, "ListConfigResources", (0, 1), 0, (_R.CLUSTER, _O.DESCRIBE_CONFIGS)),
-    _api(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", (0, 0), 0, (_R.TOPIC, _O.DESCRIBE)),
+    Api(ALTER_PARTITION, "AlterPartition", 3, 3, 2, _R.CLUSTER, _O.CLUSTER_ACTION),
+    Api(ENVELOPE, "Envelope", 0, 0, 0, _R.CLUSTER, _O.CLUSTER_ACTION),
+    Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, _R.CLUSTER, _O.DESCRIBE),
+    Api(DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0, _R.TOPIC, _O.READ),
+    Api(UNREGISTER_BROKER, "UnregisterBroker", 0, 0, 0, _R.CLUSTER, _O.ALTER),
+    Api(DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0, _R.TRANSACTIONAL_ID, _O.DESCRIBE),
+    Api(LIST_TRANSACTIONS, "ListTransactions", 0, 2, 0, _R.TRANSACTIONAL_ID, _O.DESCRIBE),
+    Api(ALLOCATE_PRODUCER_IDS, "AllocateProducerIds", 0, 0, 0, _R.CLUSTER, _O.CLUSTER_ACTION),
+    Api(CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0, _R.GROUP, _O.READ),
+    Api(CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", 0, 1, 0, _R.GROUP, _O.DESCRIBE),
+    Api(LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0, _R.CLUSTER, _O.DESCRIBE_CONFIGS),
+    Api(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0, _R.TOPIC, _O.DESCRIBE),
 )
 
 APIS: Final[dict[int, Api]] = {api.key: api for api in _TABLE}

@@ -1,10 +1,10 @@
-"""The record batch, format v2, seen from outside: 61 bytes of header, then bytes the broker does not open.
+"""Record batch header, format v2: 61 bytes; the broker does not decode the records behind it.
 
     base_offset:8 length:4 leader_epoch:4 magic:1 crc:4 | attributes:2 last_offset_delta:4 base_timestamp:8
     max_timestamp:8 producer_id:8 producer_epoch:2 base_sequence:4 record_count:4 | records
 
-The CRC covers everything after itself. Base offset and leader epoch stand before it, so the leader stamps them into
-the received buffer without hashing again; the time of append stands behind it, so stamping that costs a new hash.
+The CRC covers everything after itself. Base offset and leader epoch are before it, so the leader sets them in the
+received buffer without a new CRC; the append time is behind it, so setting that needs a new CRC.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ottla.runtime import Buffer
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
 LENGTH_OVERHEAD = 12
-"""Base offset and the length itself: what `length` does not count."""
+"""Base offset and length, which `length` does not count."""
 
 CRC_FROM = 21
 MAGIC = 2
@@ -98,7 +98,7 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(data: Buffer, pos: int = 0) -> BatchHeader:
-    """The header at `pos`, believed only so far that its size and format can be used."""
+    """The header at `pos`; only its size and format are checked."""
     if len(data) - pos < HEADER_BYTES:
         raise Refused(ErrorCode.corrupt_message, "the batch is shorter than a batch header")
     header = BatchHeader._make(HEADER.unpack_from(data, pos))
@@ -121,7 +121,7 @@ def check(data: Buffer, pos: int = 0) -> BatchHeader:
 
 
 def check_produced(view: memoryview) -> BatchHeader:
-    """The header of the one batch that a producer may send for a partition, with every lie in it refused."""
+    """The header of the one batch that a producer may send for a partition, completely checked."""
     size = len(view)
     if size < HEADER_BYTES:
         raise Refused(ErrorCode.invalid_record, "there is no whole record batch")
@@ -161,13 +161,13 @@ def batches(data: Buffer, pos: int = 0) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def stamp(view: memoryview | bytearray, base_offset: int, leader_epoch: int, pos: int = 0) -> None:
-    """Give the batch its place in the log, in place. The CRC stays true."""
+    """Set base offset and leader epoch, in place. The CRC stays valid."""
     _OFFSET.pack_into(view, pos, base_offset)
     _EPOCH.pack_into(view, pos + 12, leader_epoch)
 
 
 def stamp_log_append_time(view: memoryview | bytearray, now_ms: int, pos: int = 0) -> BatchHeader:
-    """Let the time of append stand for every record's own time, in place. Lies inside the CRC: hash again."""
+    """Set LogAppendTime, in place, with a new CRC."""
     header = BatchHeader._make(HEADER.unpack_from(view, pos))
     _ATTRIBUTES.pack_into(view, pos + CRC_FROM, header.attributes | LOG_APPEND_TIME)
     _OFFSET.pack_into(view, pos + _MAX_TIMESTAMP_AT, now_ms)

@@ -1,4 +1,4 @@
-"""The four codecs of record batches, as other clients write and read them.
+"""Compression of record batches: gzip, snappy, lz4, zstd.
 
 - gzip: members one after another.
 - snappy: raw, as librdkafka writes it, or in the frame of the Java library, which is what we write.
@@ -6,9 +6,9 @@
   frame is put together here, block by block.
 - zstd: frames.
 
-Nobody knows how much comes out of compressed bytes, and who sent them may lie. So the output never exceeds
-`bytes_max`, and is allocated in steps that each had to be filled before the next. The library is loaded when
-it is first needed: a broker that only passes batches on never does.
+The size of the output is not known, and a claimed size may be wrong. So the output never exceeds `bytes_max`, and is
+allocated in steps, each filled before the next. The library is loaded on first use: a broker that never decompresses
+does not load it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LZ4_CONTENT_SIZE: Final = 0x08
 
 
 def decompress(codec: str, data: Buffer, bytes_max: int) -> bytes:
-    """What was compressed. Refused if it is damaged, or if more than `bytes_max` bytes would come out."""
+    """The decompressed bytes. Refused if they are damaged, or more than `bytes_max`."""
     if codec == "none":
         return bytes(data)
     if codec == "snappy":
@@ -52,7 +52,7 @@ def decompress(codec: str, data: Buffer, bytes_max: int) -> bytes:
 
 
 def compress(codec: str, data: Buffer, level: int | None = None) -> bytes:
-    """Compressed at the codec's own default level, if no other is given; snappy has no levels."""
+    """Compressed, by default at the codec's default level; snappy has no levels."""
     if codec == "none":
         return bytes(data)
     return _COMPRESSORS[codec](data, level)
@@ -151,7 +151,7 @@ def _lz4_compress(data: Buffer, level: int | None) -> bytes:
 
 
 def _lz4_block(data: memoryview, level: int) -> bytes:
-    """One block with its length, cut out of a frame of its own: only so does the library heed levels."""
+    """One block with its length, cut out of a frame: only frames have a compression level in the library."""
     frame = bytes(_library().lz4.compress(data, level=level))
     flags = frame[4]
     start = 15 if flags & _LZ4_CONTENT_SIZE else 7

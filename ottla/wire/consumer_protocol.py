@@ -1,10 +1,9 @@
 """ConsumerProtocol: subscription and assignment of members of the classic group protocol.
 
 A subscription goes from each member to the leader of its group (in JoinGroup), an assignment from the leader to each
-member (in SyncGroup). The coordinator passes these bytes on unread, unless members of the classic protocol are in a
-group of the new one (KIP-848): then it reads the subscriptions and writes the assignments itself. Both begin with a
-version in two bytes. A reader takes what it knows of a newer version and ignores the rest, so any client can be in a
-group with any other; what is added comes last.
+member (in SyncGroup). The coordinator does not decode them, unless members of the classic protocol are in a consumer
+group (KIP-848): then it reads the subscriptions and writes the assignments. Both begin with a version in two bytes. A
+reader of a newer version ignores the fields it does not know, which come last, so all clients can be in one group.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ NO_GENERATION: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member wants, and what it holds on to while the group rebalances."""
+    """The topics of one member, and the partitions it keeps during a cooperative rebalance."""
 
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
     generation: int = NO_GENERATION
-    """The generation in which it came to own them; versions 0 and 1 do not tell."""
+    """The generation of `owned`; not in versions 0 and 1."""
     user_data: bytes | None = None
-    """For the assignor of this name in the leader."""
+    """For the assignor in the leader."""
     rack: str | None = None
     instance_id: str | None = None
-    """Not part of the message: JoinGroup tells it beside."""
+    """Not part of the message: a field of JoinGroup."""
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
@@ -60,7 +59,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: Buffer, instance_id: str | None = None) -> Subscription:
-    """BadFrame if it is none."""
+    """BadFrame if it is malformed."""
     message = _decode(ConsumerProtocolSubscription, data)
     return Subscription(
         topics=tuple(message.topics),
@@ -83,12 +82,12 @@ def encode_assignment(
 
 
 def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
-    """BadFrame if it is none. No bytes at all are no partitions: so a leader that knows of none may say it."""
+    """BadFrame if it is malformed. No bytes mean no partitions: some leaders send that."""
     return decode_assignment_and_data(data)[0]
 
 
 def decode_assignment_and_data(data: Buffer) -> tuple[tuple[TopicPartition, ...], bytes]:
-    """With what a custom assignor added for its members."""
+    """With the user data of a custom assignor."""
     if not len(memoryview(data)):
         return (), b""
     message = _decode(ConsumerProtocolAssignment, data)

@@ -1,12 +1,11 @@
-"""Compile decoders: straight-line Python that reads one version of one message, made at first use.
+"""Decoder compiler: straight-line Python that decodes one version of one message, compiled on first use.
 
-A whole tree is unrolled into one function, nested loops and all, so nothing recurses; neighbouring fields of
-fixed size are unpacked in one go.
+A whole tree becomes one function with nested loops, without recursion; neighbouring fields of fixed size are unpacked
+together.
 
-What a decoder reads comes from anybody. So every count is checked against the bytes that remain before
-anything is allocated for it, all arrays of a message share one budget of elements, tagged fields nobody knows
-are skipped and not kept, and whatever is wrong ends in `BadFrame` and in nothing else. Decoded values own
-their bytes: the buffer may be reused at once.
+Input is not trusted: every count is checked against the remaining bytes before anything is allocated, all arrays of a
+message share one budget of elements, unknown tagged fields are skipped, and every error is a `BadFrame`. Decoded values
+own their bytes: the buffer may be reused at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Compile encoders: straight-line Python that writes one version of one message, made at first use.
+"""Encoder compiler: straight-line Python that encodes one version of one message, compiled on first use.
 
-What a version lacks is left out silently: handlers return the newest tree and never ask for the version. A
-null where a version knows none is written as the empty string, or is a bug (`ValueError`) for anything else.
+Fields that a version lacks are left out: handlers return the newest tree and never check the version. A null where a
+version allows none is written as the empty string; for other types it is a bug (`ValueError`).
 """
 
 from __future__ import annotations

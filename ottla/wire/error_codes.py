@@ -1,4 +1,4 @@
-"""Error codes in an answer: where the schema has them, counted without looking at anything else."""
+"""Counts the error codes in responses, at all places where the schema has one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ottla.wire.fields import structure
 from ottla.wire.tree import Struct
 
 ErrorCounts = dict[int, int]
-"""How often each error code was answered."""
+"""How often each error code was sent."""
 Counter = Callable[[Struct, ErrorCounts], None]
 
 _NAMES: Final = ("error_code", "partition_error_code", "topic_config_error_code")
@@ -20,7 +20,7 @@ def count(counts: ErrorCounts, code: int, times: int = 1) -> None:
 
 
 def counter_of(cls: type[Struct]) -> Counter | None:
-    """Counts the errors in a message of this class. None: it has no place for one."""
+    """Counts the errors in a message of this class. None: it has no error code."""
     fields = [line.split()[:2] for line in cls.FIELDS]
     own = [name for name, _ in fields if name in _NAMES]
     inner: list[tuple[str, bool, Counter]] = []

@@ -1,4 +1,4 @@
-"""Fetch, by hand: requests become a few tuples, answers a list of buffers in which the records are never copied.
+"""Fetch codec, written by hand: requests become tuples, responses a list of buffers; records are never copied.
 
 Versions 4 to 18: sessions from 7, leader epochs from 9, rack from 11, flexible from 12, topics by id from 13, the
 replica's identity in a tagged field from 15.
@@ -54,7 +54,7 @@ class FetchRequest(NamedTuple):
 
 
 class PartitionFetched(NamedTuple):
-    """One partition's part of the answer. `records` is a buffer as it lies in the log, or still there."""
+    """One partition of the response. `records` is a buffer from the log, or a source that is read when it is sent."""
 
     partition: int
     error: int = 0
@@ -68,7 +68,7 @@ class PartitionFetched(NamedTuple):
     leader_epoch: int = -1
     diverging: tuple[int, int] | None = None
     missing: tuple[int, int, bool] | None = None
-    """For followers, and Ottla's own: the leader has lost these offsets, or (true) they were given up."""
+    """For followers, Ottla's own: the leader has lost these offsets, or (true) they were given up."""
 
 
 def decode(view: memoryview, pos: int, version: int) -> FetchRequest:
@@ -198,7 +198,6 @@ def _bounded(seen: int, count: int) -> int:
     return seen
 
 
-_HEAD_4 = struct.Struct(">i")
 _HEAD_7 = struct.Struct(">ihi")
 _FETCHED_4 = struct.Struct(">ihqq")
 _FETCHED_5 = struct.Struct(">ihqqq")
@@ -207,7 +206,7 @@ _LEADER_TAG = struct.Struct(">bbiib")
 _DIVERGING_TAG = struct.Struct(">bbiqb")
 _MISSING_TAG = struct.Struct(">bbqq?")
 MISSING_TAG = 100
-"""Far from those that Apache Kafka uses; whoever does not know it passes it over."""
+"""Far from the tags of Apache Kafka; other readers skip it."""
 
 
 def encode_response(
@@ -217,7 +216,7 @@ def encode_response(
     session_id: int = 0,
     error: int = 0,
 ) -> list[Buffer | ResponseSource]:
-    """The body of the answer, to be written one after another."""
+    """The body of the response as parts."""
     flexible = version >= FLEXIBLE_FROM
     head = _HEAD_7.pack(0, error, session_id) if version >= 7 else b"\0\0\0\0"  # the first is the throttle time
     small = bytearray(head)
@@ -254,7 +253,7 @@ def encode_response(
 
 def _aborted(aborted: list[tuple[int, int]] | None, flexible: bool) -> bytes:
     if not aborted:
-        # Null for a reader of everything, empty for a reader of what is committed.
+        # Null for read_uncommitted, empty for read_committed.
         if aborted is None:
             return b"\0" if flexible else b"\xff\xff\xff\xff"
         return b"\x01" if flexible else b"\0\0\0\0"
@@ -265,7 +264,7 @@ def _aborted(aborted: list[tuple[int, int]] | None, flexible: bool) -> bytes:
 
 
 def _partition_tags(result: PartitionFetched) -> bytes:
-    """Where logs diverged (KIP-595), who leads now (KIP-951), and what the leader itself has not."""
+    """Diverging epoch (KIP-595), current leader (KIP-951), and offsets that the leader has lost."""
     fields = []
     if result.diverging is not None:
         fields.append(_DIVERGING_TAG.pack(0, 13, *result.diverging, 0))

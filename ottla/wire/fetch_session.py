@@ -1,10 +1,10 @@
-"""Fetch sessions (KIP-227), the side that fetches: what the broker knows, and what the next request must name.
+"""Fetch session handler (KIP-227), the fetching side: which partitions the next request has to name.
 
-The first request names every partition and opens a session; later ones name only what changed, and what is to be
-forgotten. Both sides count the requests: when they disagree, or the broker has forgotten the session, another one is
-opened. A broker that has no room for sessions answers with id 0, and is named every partition every time.
+The first request names every partition and opens a session; later ones name only partitions that changed or are
+removed. Both sides count the requests: when the epochs differ, or the broker has evicted the session, a new one is
+opened. A broker without a free session slot answers with session id 0, and is sent every partition every time.
 
-Consumers and replica fetchers share this. It looks at no partition by itself: its owner says which may have changed.
+Used by consumers and replica fetchers. Its owner reports which partitions may have changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ottla.errors import ErrorCode
 NO_SESSION: Final = 0
 FIRST_EPOCH: Final = 0
 OUTSIDE: Final = -1
-"""The epoch of a request that belongs to no session."""
+"""The epoch of a request outside a session."""
 EPOCH_MAX: Final = 2**31 - 1
 
 SESSION_ERRORS: Final = frozenset(
@@ -28,14 +28,14 @@ SESSION_ERRORS: Final = frozenset(
         ErrorCode.fetch_session_topic_id_error,
     }
 )
-"""After these a whole fetch is simply asked for again, in a new session."""
+"""After these errors a full fetch in a new session follows."""
 
 Key = TypeVar("Key", bound=Hashable)
 Wanted = TypeVar("Wanted")
 
 
 class FetchSessionHandler(Generic[Key, Wanted]):
-    """What one broker knows: of each partition by its key, what is wanted of it."""
+    """The session with one broker: for each partition, by its key, what was last requested."""
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.id = NO_SESSION
@@ -45,7 +45,7 @@ class FetchSessionHandler(Generic[Key, Wanted]):
         self._forgotten: dict[Key, Wanted] = {}
 
     def update(self, key: Key, wanted: Wanted) -> bool:
-        """The broker shall know this. Whether the next request has to name it for that."""
+        """Request this. Whether the next request has to name the partition for that."""
         if self.known.get(key) == wanted and key not in self._resend:
             return False
         self.known[key] = wanted
@@ -54,18 +54,18 @@ class FetchSessionHandler(Generic[Key, Wanted]):
         return True
 
     def resend(self, key: Key) -> None:
-        """What the broker answered for it was not used: it must not believe that we have it."""
+        """The last response for it was not used: name it again."""
         self._resend.add(key)
 
     def forget(self, key: Key) -> None:
-        """Nothing is wanted of it any more."""
+        """Remove it from the session."""
         wanted = self.known.pop(key, None)
         if wanted is not None:
             self._resend.discard(key)
             self._forgotten[key] = wanted
 
     def next(self) -> tuple[int, int, dict[Key, Wanted]]:
-        """For the next request: session id, session epoch, and what it makes the broker forget."""
+        """For the next request: session id, session epoch, and the partitions to forget."""
         forgotten, self._forgotten = self._forgotten, {}
         session = self.id, self.epoch, forgotten
         if self.epoch != OUTSIDE:
@@ -83,13 +83,13 @@ class FetchSessionHandler(Generic[Key, Wanted]):
             self.id = session_id
 
     def begin(self) -> None:
-        """The next request opens a session, and the broker knows of no other."""
+        """The next request opens a session; the broker has none of ours."""
         self.id = NO_SESSION
         self.restart()
 
     def restart(self) -> None:
-        """The next request opens another session, and closes this one by naming it. Also after a request failed: nobody
-        knows whether the broker has counted it."""
+        """The next request opens another session, and closes this one. Also after a failed request, which the broker
+        may have counted or not."""
         if self.epoch != OUTSIDE:
             self.epoch = FIRST_EPOCH
         self.known.clear()

@@ -1,4 +1,4 @@
-"""Reading the `FIELDS` tables of message classes, and the sheet that a codec's source is written on."""
+"""The `FIELDS` tables of message classes, and the source code of a codec in the making (`Sheet`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple, cast
 
-from ottla.wire.tree import UNSET, Message, Struct
+from ottla.wire.tree import Message, Struct
 
 STRING_BYTES_MAX: Final = 0x7FFF
 
@@ -71,7 +71,7 @@ def structure(cls: type[Struct], name: str) -> type[Struct]:
 def default_source(cls: type[Struct], name: str) -> str:
     """The expression that makes a field's default; a structure is called by the name of its class."""
     value = (cls.__init__.__kwdefaults__ or {})[name]
-    if value is not UNSET:
+    if value is None or isinstance(value, int | float | str | bytes):
         return repr(value)
     kind = next(line.split()[1] for line in cls.FIELDS if line.split()[0] == name)
     return "[]" if kind.startswith("[]") else f"{kind}()"

@@ -1,9 +1,8 @@
-"""Around every message: a length of four bytes, then a header, then the body.
+"""Frames: a length of four bytes, then a request or response header, then the body.
 
-A request header says which API in which version follows, and carries a correlation id that the answer
-repeats. Headers of flexible versions end with tagged fields (KIP-482); the client id stays a string with a
-two-byte length in all of them. The answer to ApiVersions never has a flexible header: the client cannot know
-yet which versions we speak (KIP-511).
+A request header has API key, version and a correlation id that the response repeats. Headers of flexible versions end
+with tagged fields (KIP-482); the client id is a string with a two-byte length in all of them. The response to
+ApiVersions never has a flexible header: the client does not know our versions yet (KIP-511).
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ _RESPONSE = struct.Struct(">i")
 _RESPONSE_FLEXIBLE = struct.Struct(">ix")  # the pad byte is an empty set of tagged fields
 _SHORT = struct.Struct(">h")
 
-_STRANGERS: Final = {b"\x16\x03": "TLS", b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"PUT ": "HTTP"}
+_OTHER_PROTOCOLS: Final = {b"\x16\x03": "TLS", b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"PUT ": "HTTP"}
 
 _FLEXIBLE_FROM = {key: api.flexible_from for key, api in APIS.items()}
 
 
 def read_length(data: Buffer, pos: int = 0) -> int:
-    """The length prefix at `pos`, which may be any number: the reader knows what is too much."""
+    """The length prefix at `pos`, unchecked."""
     return int(_LENGTH.unpack_from(data, pos)[0])
 
 
 def refused_length(length: int, limit: int) -> str:
-    """Why a frame is not taken. What other protocols begin with reads as a length, too."""
+    """Why a frame is refused. The first bytes of other protocols read as a length, too."""
     first = _LENGTH.pack(length)
-    other = next((name for start, name in _STRANGERS.items() if first.startswith(start)), None)
+    other = next((name for start, name in _OTHER_PROTOCOLS.items() if first.startswith(start)), None)
     guess = f"; this looks like {other}" if other else ""
-    return f"a frame of {length} bytes (at most {limit} are taken){guess}"
+    return f"a frame of {length} bytes (at most {limit} are accepted){guess}"
 
 
 def framed(*parts: Buffer) -> bytes:
@@ -74,7 +73,7 @@ def parse_request_header(view: memoryview) -> tuple[int, int, int, str | None, i
 
 
 def request_header(api_key: int, version: int, correlation_id: int, client_id: str | None = None) -> bytes:
-    """What a client puts before the body."""
+    """The header that a client puts before the body."""
     tags = b"\0" if version >= _FLEXIBLE_FROM[api_key] else b""
     fixed = _REQUEST_FIXED.pack(api_key, version, correlation_id)
     if client_id is None:
@@ -84,7 +83,7 @@ def request_header(api_key: int, version: int, correlation_id: int, client_id: s
 
 
 def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
-    """What the broker puts before the body."""
+    """The header that the broker puts before the body."""
     if version >= _FLEXIBLE_FROM[api_key] and api_key != API_VERSIONS:
         return _RESPONSE_FLEXIBLE.pack(correlation_id)
     return _RESPONSE.pack(correlation_id)

@@ -1,9 +1,9 @@
-"""The end of a transaction in a partition's log: a control batch of one record (KIP-98).
+"""Transaction marker: a control batch with one record, the end of a transaction in a partition (KIP-98).
 
     key    version:2 kind:2        kind 0: aborted, 1: committed
     value  version:2 coordinator_epoch:4
 
-The epoch is the leader epoch of the coordinator's own partition: a coordinator that was deposed is known by it.
+The epoch is the leader epoch of the coordinator's partition of `__transaction_state`: it fences an old coordinator.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def build(producer_id: int, producer_epoch: int, marker: Marker, now_ms: int) ->
 
 
 def read(batch: Buffer) -> Marker | None:
-    """What a control batch says; None if it is empty (by compaction), or no end of a transaction."""
+    """The marker in a control batch; None if it is empty (after compaction), or of another type."""
     if len(batch) < HEADER_BYTES + _RECORD.size:
         return None
     length, _, _, _, key_length, _, kind, value_length, _, coordinator_epoch, _ = _RECORD.unpack_from(
@@ -78,7 +78,7 @@ def read(batch: Buffer) -> Marker | None:
 
 
 def _read_as_any(batch: Buffer) -> Marker | None:
-    """One that is not as we write it: compaction has noted when it may go, and its time takes more bytes since."""
+    """A marker in another encoding: with a delete horizon its timestamp delta takes more bytes."""
     try:
         for record in iterate(batch, bytes_max=_RECORD_BYTES_MAX):
             key, value = record.key or b"", record.value or b""

@@ -1,10 +1,10 @@
-"""Bytes to messages and back, for every API and version of the schema.
+"""Encode and decode messages of every API and version of the schema.
 
     request = decode(MetadataRequest, version, body)
     body = encode(MetadataResponse(...), version)
 
-Classes are version-blind: one tree stands for all versions, a field that a version lacks has its default
-after decoding and is left out when encoding. Codecs are compiled at first use and kept.
+One class serves all versions: a field that a version lacks has its default after decoding, and is left out when
+encoding. Codecs are compiled on first use and cached.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _encoders: dict[tuple[type[Message], int], Encoder] = {}
 
 
 def decode(cls: type[M], version: int, data: Buffer, pos: int = 0, *, whole: bool = True) -> M:
-    """The message at `pos`. BadFrame if it is none, or (with `whole`) if anything follows it."""
+    """The message at `pos`. BadFrame if it is malformed, or (with `whole`) if bytes follow it."""
     decoder = _decoders.get((cls, version, whole)) or decoder_of(cls, version, whole=whole)
     return cast("M", decoder(data, pos))
 
@@ -59,7 +59,7 @@ def encoder_of(cls: type[Message], version: int) -> Encoder:
 
 
 def message_class(api_key: int, kind: Kind) -> type[Message]:
-    """The class of an API's request or response; its module is imported when first asked for."""
+    """The class of an API's request or response; its module is imported on first use."""
     cls = _classes.get((api_key, kind))
     if cls is None:
         name = APIS[api_key].name

@@ -1,12 +1,12 @@
-"""OffsetCommit, by hand: the request that consumers send all day, read without an object for every partition.
+"""OffsetCommit fast path: the most frequent request of groups, decoded without an object for each partition.
 
-Nearly all commits are bare: no metadata, no retention of their own, no tagged fields. Then the entries of a topic are
-all of one size and stay bytes, `size` apart, in which every field is a column:
+Nearly all commits have no metadata, no retention time and no tagged fields. Then all entries of a topic have one size
+and stay bytes, in which every field is a column:
 
     partition:4 offset:8 [leader_epoch:4, from version 6 on] no metadata:2, or from version 8 on :1 and no tags:1
 
-What stands before them in the request, the topic and the number of its partitions, stands before them in the answer
-too, and is copied. Versions 2 to 10; flexible from 8, topics by id from 10. Whatever is not bare becomes a tree.
+The bytes before the entries, topic and number of partitions, are the same in the response and are copied. Versions 2 to
+10; flexible from 8, topics by id from 10. All other commits become message trees.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from ottla.errors import BadFrame
 from ottla.runtime import Buffer
-from ottla.wire.primitives import compact_string, uvarint
+from ottla.wire.primitives import compact_string, string, uvarint
 
 THROTTLES_FROM: Final = 3
 RETENTION_UNTIL: Final = 4
@@ -28,7 +28,7 @@ FLEXIBLE_FROM: Final = 8
 TOPIC_IDS_FROM: Final = 10
 
 COUNT_MAX: Final = 8192
-"""More offsets in one request are no everyday commit."""
+"""Larger commits become message trees."""
 PARTITION_BYTES: Final = 4
 _SIZE_BEFORE_EPOCHS: Final = 14
 _SIZE: Final = 18
@@ -48,13 +48,13 @@ class TopicOffsets(NamedTuple):
     topic: str | bytes
     """A name, or from version 10 on an id of 16 bytes."""
     head: bytes
-    """What comes before the entries: in the request, and in the answer."""
+    """The bytes before the entries, in the request and in the response."""
     entry_count: int
     entries: bytes
     entry_bytes: int
 
     @property
-    def tells_epochs(self) -> bool:
+    def has_epochs(self) -> bool:
         return self.entry_bytes == _SIZE
 
 
@@ -67,10 +67,10 @@ class Commit(NamedTuple):
 
 
 def decode(view: memoryview, pos: int, version: int) -> Commit | None:
-    """A bare commit; None when it is another one, whatever that may be."""
+    """The commit, or None if it needs the message tree or is malformed."""
     try:
         read = _decode_flexible if version >= FLEXIBLE_FROM else _decode_plain
-        commit = read(bytes(view), pos, version)  # most of it is copied anyhow, and bytes are cut sooner than views
+        commit = read(bytes(view), pos, version)  # most is copied anyway, and bytes are sliced faster than views
     except (struct.error, IndexError, UnicodeDecodeError, BadFrame):
         return None
     if commit is None or (len(commit.topics) > 1 and sum(topic.entry_count for topic in commit.topics) > COUNT_MAX):
@@ -78,11 +78,9 @@ def decode(view: memoryview, pos: int, version: int) -> Commit | None:
     return commit
 
 
-# Strings that are longer than the data are cut short here; but something follows each of them, and is not found then.
-
-
 def _compact_string(data: bytes, pos: int) -> tuple[str | None, int]:
-    """Of fewer than 127 bytes, as nearly all are."""
+    """Fast for strings of fewer than 127 bytes. A string beyond the data is cut: then the field behind it is
+    missing."""
     size = data[pos]
     if not 0 < size < 0x80:
         return compact_string(memoryview(data), pos)
@@ -90,19 +88,8 @@ def _compact_string(data: bytes, pos: int) -> tuple[str | None, int]:
     return data[pos + 1 : end].decode(), end
 
 
-def _string(data: bytes, pos: int) -> tuple[str | None, int]:
-    (size,) = _SHORT.unpack_from(data, pos)
-    pos += 2
-    if size < 0:
-        if size != -1:
-            raise BadFrame("a string of negative length")
-        return None, pos
-    end = pos + size
-    return data[pos:end].decode(), end
-
-
 class _Front(NamedTuple):
-    """What stands before the entries of the first topic."""
+    """Everything before the entries of the first topic."""
 
     group_id: str
     generation: int
@@ -134,8 +121,8 @@ def _decode_flexible(data: bytes, pos: int, version: int) -> Commit | None:
 
 
 def _find_front(data: bytes, pos: int, version: int) -> tuple[_Front, int]:
-    """The front, and where it ends. Whoever commits again and again changes nothing in it, so it is remembered. Where
-    it ends is a guess first: that all lengths in it take one byte."""
+    """The front, and where it ends. It is cached, for it is the same in all commits of one member. Where it ends is
+    first guessed, with all lengths of one byte."""
     try:
         end = pos + data[pos] + 4  # the group, and the generation
         end += data[end]  # the member
@@ -143,15 +130,15 @@ def _find_front(data: bytes, pos: int, version: int) -> tuple[_Front, int]:
         end += 1  # the number of topics
         end += _UUID_BYTES if version >= TOPIC_IDS_FROM else data[end]
         end += 1  # the number of entries
-    except IndexError:  # the guess led out of the frame
+    except IndexError:  # the guess is beyond the frame
         return _read_front(data, pos, version)
-    front = _known_front(data[pos:end], version)
+    front = _cached_front(data[pos:end], version)
     return _read_front(data, pos, version) if front is None else (front, end)
 
 
 @lru_cache(maxsize=4096)
-def _known_front(data: bytes, version: int) -> _Front | None:
-    """None: it does not end there."""
+def _cached_front(data: bytes, version: int) -> _Front | None:
+    """None: the guess is wrong."""
     try:
         front, end = _read_front(data, 0, version)
     except (struct.error, IndexError, UnicodeDecodeError, BadFrame):
@@ -164,7 +151,7 @@ def _read_front(data: bytes, pos: int, version: int) -> tuple[_Front, int]:
     (generation,) = _INT.unpack_from(data, pos)
     member_id, pos = _compact_string(data, pos + 4)
     instance_id, start = _compact_string(data, pos)
-    topic_count, pos = uvarint(memoryview(data), start)
+    topic_count, pos = uvarint(data, start)
     if group_id is None or member_id is None or topic_count < 2:
         raise BadFrame("no group, no member id, or no topics")
     topic, entry_count, pos = _read_topic(data, pos, version)
@@ -180,19 +167,19 @@ def _read_topic(data: bytes, pos: int, version: int) -> tuple[str | bytes, int, 
         pos += _UUID_BYTES
     else:
         topic, pos = _compact_string(data, pos)
-    count, pos = uvarint(memoryview(data), pos)
+    count, pos = uvarint(data, pos)
     if topic is None or not 0 < count - 1 <= COUNT_MAX:
         raise BadFrame("a topic without a name, or with no or too many partitions")
     return topic, count - 1, pos
 
 
 def _decode_plain(data: bytes, pos: int, version: int) -> Commit | None:
-    group_id, pos = _string(data, pos)
+    group_id, pos = string(data, pos)
     (generation,) = _INT.unpack_from(data, pos)
-    member_id, pos = _string(data, pos + 4)
+    member_id, pos = string(data, pos + 4)
     instance_id = None
     if version >= INSTANCES_FROM:
-        instance_id, pos = _string(data, pos)
+        instance_id, pos = string(data, pos)
     elif version <= RETENTION_UNTIL:
         if data[pos : pos + 8] != _NO_RETENTION:
             return None
@@ -205,7 +192,7 @@ def _decode_plain(data: bytes, pos: int, version: int) -> Commit | None:
     pos += 4
     topics = []
     for _ in range(topic_count):
-        topic, pos = _string(data, pos)
+        topic, pos = string(data, pos)
         (count,) = _INT.unpack_from(data, pos)
         pos += 4
         if topic is None or not 0 < count <= COUNT_MAX:
@@ -215,7 +202,7 @@ def _decode_plain(data: bytes, pos: int, version: int) -> Commit | None:
         entries = data[pos:start]
         if len(entries) != count * size:
             return None
-        metadata = entries[size - 2 :: size]  # the length of none is 0, or -1
+        metadata = entries[size - 2 :: size]  # the length of no metadata is 0 or -1
         if metadata != entries[size - 1 :: size] or metadata.strip(b"\0\xff"):
             return None
         pos = start
@@ -224,7 +211,7 @@ def _decode_plain(data: bytes, pos: int, version: int) -> Commit | None:
 
 
 def encode(version: int, topics: Sequence[TopicOffsets], codes: Sequence[int]) -> bytes:
-    """The body of the answer: what became of each topic."""
+    """The body of the response, with one error code for each topic."""
     flexible = version >= FLEXIBLE_FROM
     done = _DONE_FLEXIBLE if flexible else _DONE
     parts: list[Buffer] = [_THROTTLE] if version >= THROTTLES_FROM else []

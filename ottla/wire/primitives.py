@@ -1,6 +1,6 @@
-"""Reading and writing the primitives of the protocol, for the codecs made by hand.
+"""Primitive types of the protocol (varints, strings, tagged fields), for codecs that are written by hand.
 
-Readers raise struct.error or IndexError past the end of the data; the codec that calls them turns that into BadFrame.
+Readers raise struct.error or IndexError past the end of the data; the calling codec turns that into BadFrame.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import struct
 
 from ottla.errors import BadFrame
+from ottla.runtime import Buffer
 
 _SHORT = struct.Struct(">h")
 
 
-def uvarint(view: memoryview, pos: int) -> tuple[int, int]:
+def uvarint(view: Buffer, pos: int) -> tuple[int, int]:
     """An unsigned varint of at most 32 bits, and where it ends."""
     value = view[pos]
     pos += 1
@@ -44,7 +45,7 @@ def pack_uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-def string(view: memoryview, pos: int) -> tuple[str | None, int]:
+def string(view: Buffer, pos: int) -> tuple[str | None, int]:
     """A nullable string with a length of two bytes."""
     (size,) = _SHORT.unpack_from(view, pos)
     pos += 2
@@ -70,7 +71,7 @@ def compact_string(view: memoryview, pos: int) -> tuple[str | None, int]:
 
 
 def tags(view: memoryview, pos: int, wanted: tuple[int, ...]) -> tuple[dict[int, memoryview], int]:
-    """The wanted tagged fields as views, and where all of them end."""
+    """The tagged fields with these numbers, as views, and where the tagged fields end."""
     count, pos = uvarint(view, pos)
     found: dict[int, memoryview] = {}
     for _ in range(count):
@@ -85,7 +86,7 @@ def tags(view: memoryview, pos: int, wanted: tuple[int, ...]) -> tuple[dict[int,
 
 
 def skip_tags(view: memoryview, pos: int) -> int:
-    """Where the tagged fields end: fields of a future we do not know are passed over, not kept."""
+    """Where the tagged fields end; unknown fields are not kept."""
     count, pos = uvarint(view, pos)
     for _ in range(count):
         _, pos = uvarint(view, pos)

@@ -1,6 +1,6 @@
-"""Produce, by hand: the request that arrives thousands of times a second is not worth a tree of objects.
+"""Produce codec, written by hand: requests become tuples instead of a message tree.
 
-Records stay views into the receive buffer. The handler appends them before it returns, so nothing is copied.
+Records are views of the receive buffer. The handler appends them before it returns, so they are not copied.
 Versions 3 to 13; flexible from 9, topics by id from 13.
 """
 
@@ -16,7 +16,7 @@ from ottla.wire.primitives import compact_string, pack_uvarint, skip_tags, strin
 FLEXIBLE_FROM = 9
 TOPIC_IDS_FROM = 13
 PARTITIONS_MAX = 100_000
-"""More in one request is no client: a bound on what a frame of tiny entries can make us build."""
+"""A limit on what a frame of tiny entries can allocate."""
 
 _ACKS_TIMEOUT_COUNT = struct.Struct(">hii")
 _ACKS_TIMEOUT = struct.Struct(">hi")
@@ -35,7 +35,7 @@ class ProduceRequest(NamedTuple):
 
 
 class PartitionProduced(NamedTuple):
-    """What became of one partition's records."""
+    """One partition of the response."""
 
     partition: int
     error: int = 0
@@ -46,23 +46,23 @@ class PartitionProduced(NamedTuple):
     leader_id: int = -1
     leader_epoch: int = -1
     record_errors: Sequence[tuple[int, str]] = ()
-    """Which records of the batch were at fault, by their place in it, and why."""
+    """The records that caused the error: index in the batch, and message (KIP-467)."""
 
 
 class OneBatch(NamedTuple):
-    """The request that nearly all requests are: one batch for one partition, outside any transaction."""
+    """The usual request: one batch for one partition, without a transactional id."""
 
     acks: int
     topic: Topic
     topic_bytes: memoryview
-    """The topic as it stands in the request, and so as it stands in the answer."""
+    """The topic as encoded in the request and in the response."""
     partition: int
     records: memoryview
     timeout_ms: int
 
 
 def decode_one(view: memoryview, pos: int, version: int) -> OneBatch | None:
-    """The usual request of a flexible version, read in one go; None when it is another one, whatever that may be."""
+    """Fast path for the usual request of a flexible version; None: use `decode`."""
     try:
         if view[pos] or view[pos + 7] != 2:  # a transactional id, or not one topic
             return None
@@ -96,7 +96,7 @@ _ONE_END = b"\x01\0" + b"\0\0" + b"\0\0\0\0" + b"\0"
 
 
 def encode_one(topic: memoryview, partition: int, base_offset: int, log_append_time_ms: int, log_start: int) -> bytes:
-    """The body of the answer to `OneBatch` that was appended."""
+    """The body of the response to a `OneBatch` that was appended."""
     return b"".join((b"\x02", topic, _ONE.pack(2, partition, 0, base_offset, log_append_time_ms, log_start, _ONE_END)))
 
 
@@ -185,7 +185,7 @@ _NOT_LEADER = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 
 
 def encode_response(version: int, topics: list[tuple[Topic, list[PartitionProduced]]]) -> bytes:
-    """The body of the answer, without header."""
+    """The body of the response."""
     if version >= FLEXIBLE_FROM:
         return _encode_flexible(version, topics)
     parts = [_INT.pack(len(topics))]
@@ -236,7 +236,7 @@ def _encode_flexible(version: int, topics: list[tuple[Topic, list[PartitionProdu
             text = (result.message or "").encode()
             parts.append(pack_uvarint(len(text) + 1) + text if text else b"\x00")
             if version >= 10 and result.leader_epoch >= 0 and result.error in _NOT_LEADER:
-                # KIP-951: tell a client that came to the wrong broker where to go.
+                # KIP-951: the current leader, for a client with outdated metadata.
                 parts.append(_LEADER_TAG.pack(1, 0, 9, result.leader_id, result.leader_epoch, 0))
             else:
                 parts.append(b"\x00")

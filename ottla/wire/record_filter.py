@@ -1,11 +1,11 @@
-"""Leaving records out of a batch, as compaction does: what stays is copied, not made anew.
+"""Record filter of compaction: removes records from a batch and copies the others unchanged.
 
-A batch keeps its offsets, its producer and its sequence whatever it loses, and its own codec. Records count their
-offsets and times from the batch header, so as long as its base offset and base timestamp stay, a kept record is the
-same bytes as before. Only the delete horizon (KIP-534) moves the base: the header then carries, in place of the base
-timestamp, the time from which tombstones and markers in the batch may go, and the records' own times count from there.
+A batch keeps its offsets, producer, sequence and codec. Records have offsets and timestamps relative to the batch
+header, so while base offset and base timestamp stay, the bytes of a kept record stay the same. Only the delete horizon
+(KIP-534) moves the base: the header then carries, in span of the base timestamp, the time from which tombstones and
+markers of the batch may be removed, and the timestamps of its records are relative to that.
 
-A batch that lost all its records may have to stay for what its header says; then it is a header alone.
+A batch without records may have to stay for the sequence or epoch in its header: then only the header is kept.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ottla.wire.batch import (
     BatchHeader,
 )
 from ottla.wire.compression import compress
-from ottla.wire.records import lie, pack_varint, read_varint, seal
+from ottla.wire.records import invalid, pack_varint, read_varint, seal
 
 NULL = 1
-"""The length of what is not there, -1, as it is written."""
+"""The length -1 of a null, as a zigzag varint."""
 
 
 class RecordSpan(NamedTuple):
-    """Where a record lies in its batch's uncompressed bytes, and what compaction asks about it."""
+    """A record in the uncompressed bytes of its batch: its position, and what compaction needs of it."""
 
     start: int
     rest: int
-    """Behind its timestamp."""
+    """The position behind the timestamp."""
     stop: int
     timestamp_delta: int
     offset_delta: int
@@ -43,7 +43,7 @@ class RecordSpan(NamedTuple):
 
 
 def record_spans(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int, int, int, int, bytes | None, bool]]:
-    """The records in a batch's uncompressed bytes, each as a `RecordSpan`, which is not made for the sake of speed."""
+    """The fields of a `RecordSpan` for each record; the object itself is not made, for speed."""
     pos, end = 0, len(data)
     delta_before, delta_max = -1, header.last_offset_delta
     try:
@@ -54,7 +54,7 @@ def record_spans(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int, i
             timestamp_delta, rest = read_varint(data, pos + 1, 10)
             offset_delta, pos = read_varint(data, rest)
             if not delta_before < offset_delta <= delta_max:
-                raise lie("the offsets of the records do not rise within the batch")
+                raise invalid("the offsets of the records do not rise within the batch")
             delta_before = offset_delta
             size, pos = read_varint(data, pos)
             key = None
@@ -62,17 +62,17 @@ def record_spans(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int, i
                 key = data[pos : pos + size]
                 pos += size
             if pos >= stop or stop > end:
-                raise lie("a record is longer than its batch, or a key longer than its record")
+                raise invalid("a record is longer than its batch, or a key longer than its record")
             yield start, rest, stop, timestamp_delta, offset_delta, key, data[pos] != NULL
             pos = stop
     except IndexError:
-        raise lie("a record is longer than its batch") from None
+        raise invalid("a record is longer than its batch") from None
     if pos != end:
-        raise lie("there are more records than the batch says")
+        raise invalid("there are more records than the batch says")
 
 
 def delete_horizon_ms(header: BatchHeader) -> int | None:
-    """From when on tombstones and markers in the batch may go; None: nobody has set that yet."""
+    """From when on tombstones and markers of the batch may be removed; None: not set yet."""
     return header.base_timestamp if header.attributes & DELETE_HORIZON else None
 
 
@@ -81,12 +81,12 @@ def keep(header: BatchHeader, data: bytes, kept: Sequence[RecordSpan], *, horizo
     assert kept
     max_timestamp = header.max_timestamp
     if not header.attributes & LOG_APPEND_TIME:
-        max_timestamp = header.base_timestamp + max(place.timestamp_delta for place in kept)
+        max_timestamp = header.base_timestamp + max(span.timestamp_delta for span in kept)
     if horizon_ms is None:
-        plain = b"".join([data[place.start : place.stop] for place in kept])
+        plain = b"".join([data[span.start : span.stop] for span in kept])
     else:
         shift = header.base_timestamp - horizon_ms
-        plain = b"".join([_moved(data, place, shift) for place in kept])
+        plain = b"".join([_moved(data, span, shift) for span in kept])
         header = header._replace(
             attributes=header.attributes | DELETE_HORIZON,
             base_timestamp=horizon_ms,
@@ -95,13 +95,13 @@ def keep(header: BatchHeader, data: bytes, kept: Sequence[RecordSpan], *, horizo
     return seal(header, compress(CODECS[header.codec], plain))
 
 
-def _moved(data: bytes, place: RecordSpan, shift_ms: int) -> bytes:
-    """The record with its time counted from another base."""
-    body = b"\0" + pack_varint(place.timestamp_delta + shift_ms) + data[place.rest : place.stop]
+def _moved(data: bytes, span: RecordSpan, shift_ms: int) -> bytes:
+    """The record with its timestamp relative to another base."""
+    body = b"\0" + pack_varint(span.timestamp_delta + shift_ms) + data[span.rest : span.stop]
     return pack_varint(len(body)) + body
 
 
 def keep_header(header: BatchHeader) -> bytes:
-    """The batch without any record: its place in the log and its producer's last sequence."""
+    """The batch without records: its offsets and its producer's last sequence."""
     attributes = header.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL)
     return seal(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0), b"")

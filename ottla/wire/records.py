@@ -1,13 +1,13 @@
-"""The records inside a batch, format v2. A broker opens batches only where it must; clients always do.
+"""The records of a batch, format v2. A broker decodes them only where it must; clients always do.
 
     length | attributes:1 timestamp_delta offset_delta key value header_count (header_key header_value)*
 
-All but the attributes (unused) are zigzag varints, or bytes behind one for their length, -1 for null. Deltas
-count from the base offset and base timestamp in the batch header; with the time of append in the header,
-every record has that time instead of its own. Compression covers all records together.
+All but the attributes (unused) are zigzag varints, or bytes behind their length as a varint, -1 for null. Deltas are
+relative to base offset and base timestamp of the batch header; with LogAppendTime every record has the timestamp of the
+header. Compression covers all records together.
 
-What stands in here was written by a client and is not covered by any check of the header: readers refuse with
-INVALID_RECORD what contradicts itself, and CORRUPT_MESSAGE what cannot be decompressed.
+Records come from clients, and checking the header does not cover them: inconsistent records are refused with
+INVALID_RECORD, and those that cannot be decompressed with CORRUPT_MESSAGE.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 NEEDS_KEY = "a record of a compacted topic needs a key"
 
 RECORD_ERRORS_MAX = 1000
-"""So many bad records of a batch are named."""
+"""How many invalid records of a batch are named."""
 
 RECORD_BYTES_MIN = 7
 """A length, attributes, two deltas, no key, no value, no headers."""
@@ -58,7 +58,7 @@ class Record(NamedTuple):
 
 
 class RecordsRefused(Refused):
-    """Some records of a batch are at fault, and the whole batch is refused for it (KIP-467)."""
+    """Some records of a batch are invalid, so the whole batch is refused (KIP-467)."""
 
     def __init__(self, indexes: Sequence[int], why: str) -> None:
         super().__init__(ErrorCode.invalid_record, f"{why}: {len(indexes)} of the batch have none")
@@ -68,7 +68,7 @@ class RecordsRefused(Refused):
 def build_batch(
     records: Sequence[Record],
     *,
-    by_place: bool = False,
+    by_index: bool = False,
     codec: str = "none",
     level: int | None = None,
     base_offset: int | None = None,
@@ -83,14 +83,14 @@ def build_batch(
 ) -> bytes:
     """A whole batch. Offsets may leave gaps; `base_offset` and `last_offset` leave them at both ends.
 
-    A batch without records, which keeps its place and its producer's sequence in a compacted log, needs both.
-    `by_place`: all say that they have offset 0, and get their place in the batch, as a client sends them.
+    A batch without records, which keeps its offsets and its producer's sequence in a compacted log, needs both.
+    `by_index`: the offset of each record is its index in the batch, as clients send it.
     """
     first = records[0].offset if base_offset is None else base_offset
     base_timestamp = records[0].timestamp if records else NO_TIMESTAMP
-    if by_place:
+    if by_index:
         last = len(records) - 1
-        plain = b"".join([_pack(record, -place, base_timestamp) for place, record in enumerate(records)])
+        plain = b"".join([_pack(record, -index, base_timestamp) for index, record in enumerate(records)])
     else:
         last = records[-1].offset if last_offset is None else last_offset
         plain = b"".join([_pack(record, first, base_timestamp) for record in records])
@@ -127,35 +127,35 @@ def iterate(batch: Buffer, *, bytes_max: int) -> Iterator[Record]:
         record, pos = _read(data, pos, end, header)
         delta = record.offset - header.base_offset
         if not delta_before < delta <= header.last_offset_delta:
-            raise lie("the offsets of the records do not rise within the batch")
+            raise invalid("the offsets of the records do not rise within the batch")
         delta_before = delta
         yield record
     if pos != end:
-        raise lie("there are more records than the batch says")
+        raise invalid("there are more records than the batch says")
 
 
 def validate(batch: Buffer, *, bytes_max: int, keys_required: bool = False) -> None:
-    """Refuse a produced batch whose records are not what its header promises: whole, and without gaps."""
+    """Refuse a produced batch whose records do not fit its header, or have gaps."""
     header = read_header(batch)
     offset = header.base_offset
     keyless: list[int] = []
     for record in iterate(batch, bytes_max=bytes_max):
         if record.offset != offset:
-            raise lie("the offsets of the records leave a gap")
+            raise invalid("the offsets of the records leave a gap")
         if keys_required and record.key is None:
             keyless.append(offset - header.base_offset)
         offset += 1
     if offset != header.next_offset:
-        raise lie("the record count and the last offset of the batch disagree")
+        raise invalid("the record count and the last offset of the batch disagree")
     if keyless:
         raise RecordsRefused(keyless, NEEDS_KEY)
 
 
 def check_keys(batch: Buffer, *, bytes_max: int) -> None:
-    """Refuse a produced batch that a compacted log could not take: records without a key, or not to be told apart.
+    """Refuse a produced batch that cannot be compacted: records without a key, or with wrong offsets.
 
-    Every record for a compacted topic goes through here while the loop waits. So nothing is looked at that compaction
-    does not ask for, and short numbers, which most of them are, are read in place, as they are written: doubled.
+    Runs on the loop for every record of a compacted topic. So only fields that compaction needs are decoded, and short
+    varints, which most are, are used as they are encoded: doubled.
     """
     header, data = open_batch(batch, bytes_max)
     keyless: list[int] = []
@@ -171,7 +171,7 @@ def check_keys(batch: Buffer, *, bytes_max: int) -> None:
                     size, pos = read_varint(data, pos - 2)
                     size += size
             if size & 1 or size < 0:
-                raise lie("a length in a record is negative")
+                raise invalid("a length in a record is negative")
             stop = pos + (size >> 1)
             pos += 1
             while data[pos] >= 0x80:  # its time
@@ -182,7 +182,7 @@ def check_keys(batch: Buffer, *, bytes_max: int) -> None:
             else:
                 delta, pos = read_varint(data, pos)
                 if delta + delta != doubled_index:
-                    raise lie("the offsets of the records leave a gap")
+                    raise invalid("the offsets of the records leave a gap")
             doubled_index += 2
             size = data[pos]
             if size & 0x81:  # long, or null
@@ -194,35 +194,35 @@ def check_keys(batch: Buffer, *, bytes_max: int) -> None:
             else:
                 pos += 1 + (size >> 1)
             if pos >= stop:
-                raise lie("a key is longer than its record")
+                raise invalid("a key is longer than its record")
             pos = stop
     except IndexError:
-        raise lie("a record is longer than its batch") from None
+        raise invalid("a record is longer than its batch") from None
     if pos != len(data) or header.record_count != header.last_offset_delta + 1:
-        raise lie("the records and the header of the batch disagree")
+        raise invalid("the records and the header of the batch disagree")
     if keyless:
         raise RecordsRefused(keyless, NEEDS_KEY)
 
 
 def recompress(batch: Buffer, codec: str, *, level: int | None = None, bytes_max: int) -> bytes:
-    """The same records under another codec. They are not looked at."""
+    """The same records under another codec; they are not decoded."""
     header, data = open_batch(batch, bytes_max)
     attributes = header.attributes & ~CODEC_MASK | CODECS.index(codec)
     return seal(header._replace(attributes=attributes), compress(codec, data, level) if data else b"")
 
 
-def lie(message: str) -> Refused:
+def invalid(message: str) -> Refused:
     return Refused(ErrorCode.invalid_record, message)
 
 
 def open_batch(batch: Buffer, bytes_max: int) -> tuple[BatchHeader, bytes]:
-    """Header and uncompressed records, of which there can be as many as the header says."""
+    """Header and uncompressed records; the record count is plausible."""
     header, data = view_batch(batch, bytes_max)
     return header, bytes(data)
 
 
 def view_batch(batch: Buffer, bytes_max: int) -> tuple[BatchHeader, Buffer]:
-    """As `open_batch`; but what is not compressed is not copied."""
+    """Like `open_batch`, without a copy if the records are not compressed."""
     header = read_header(batch)
     if header.size > len(batch):
         raise Refused(ErrorCode.corrupt_message, "the batch is longer than the data that holds it")
@@ -232,12 +232,12 @@ def view_batch(batch: Buffer, bytes_max: int) -> tuple[BatchHeader, Buffer]:
     if header.codec and data:
         data = decompress(CODECS[header.codec], data, bytes_max)
     if not 0 <= header.record_count <= len(data) // RECORD_BYTES_MIN:
-        raise lie("there are fewer records than the batch says")
+        raise invalid("there are fewer records than the batch says")
     return header, data
 
 
 def seal(header: BatchHeader, records: bytes) -> bytes:
-    """A batch with its length and checksum set right."""
+    """The batch with its length and CRC."""
     length = HEADER_BYTES + len(records) - LENGTH_OVERHEAD
     front = HEADER.pack(*header._replace(length=length, crc=0))
     crc = crc32c(records, crc32c(front[CRC_FROM:]))
@@ -251,7 +251,7 @@ def pack_varint(value: int) -> bytes:
 
 
 SHORT_VARINTS = 0x2000
-"""All numbers that take up to two bytes, and are not negative, are kept: nearly all there are in records."""
+"""Cached: all varints of up to two bytes that are not negative, nearly all in records."""
 _SHORT_VARINTS = tuple(pack_uvarint(value << 1) for value in range(SHORT_VARINTS))
 
 
@@ -260,7 +260,7 @@ def _pack_bytes(value: bytes | None) -> bytes:
 
 
 def _pack(record: Record, base_offset: int, base_timestamp: int) -> bytes:
-    """Called for every record that is written by a client: so the usual one has a short way."""
+    """Called for every record that a client writes: fast without headers."""
     offset, timestamp, key, value, headers = record
     body = b"%b%b%b%b" % (
         pack_varint(timestamp - base_timestamp),
@@ -291,7 +291,7 @@ def read_varint(data: bytes, pos: int, bytes_max: int = 5) -> tuple[int, int]:
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), pos
         shift += 7
-    raise lie("a number in a record does not end")
+    raise invalid("a number in a record does not end")
 
 
 def _read_bytes(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
@@ -302,17 +302,17 @@ def _read_bytes(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
         size, pos = size >> 1, pos + 1
     if size < 0:
         if size != -1:
-            raise lie("a length in a record is negative")
+            raise invalid("a length in a record is negative")
         return None, pos
     stop = pos + size
     if stop > end:
-        raise lie("a key, value or header is longer than its record")
+        raise invalid("a key, value or header is longer than its record")
     return data[pos:stop], stop
 
 
 def _read(data: bytes, pos: int, end: int, header: BatchHeader) -> tuple[Record, int]:
-    """The record at `pos`, and where it ends. Short numbers, which most are, are read in place, as they are written:
-    doubled, and odd if they are negative."""
+    """The record at `pos`, and where it ends. Short varints, which most are, are decoded in place: doubled, and odd if
+    negative."""
     try:
         size = data[pos]
         if size & 0x81:
@@ -321,7 +321,7 @@ def _read(data: bytes, pos: int, end: int, header: BatchHeader) -> tuple[Record,
             size, pos = size >> 1, pos + 1
         stop = pos + size
         if size < 0 or stop > end:
-            raise lie("a record is longer than its batch")
+            raise invalid("a record is longer than its batch")
         timestamp_delta = data[pos + 1]
         if timestamp_delta & 0x81:
             timestamp_delta, pos = read_varint(data, pos + 1, 10)
@@ -339,9 +339,9 @@ def _read(data: bytes, pos: int, end: int, header: BatchHeader) -> tuple[Record,
         else:
             headers, pos = (), pos + 1
     except IndexError:
-        raise lie("a record is longer than its batch") from None
+        raise invalid("a record is longer than its batch") from None
     if pos != stop:
-        raise lie("a record is not as long as it says")
+        raise invalid("a record is not as long as it says")
     append_time = header.attributes & LOG_APPEND_TIME
     timestamp = header.max_timestamp if append_time else header.base_timestamp + timestamp_delta
     return _new_record(Record, (header.base_offset + offset_delta, timestamp, key, value, headers)), pos
@@ -353,12 +353,12 @@ _new_record: Callable[[type[Record], tuple[object, ...]], Record] = tuple.__new_
 def _read_headers(data: bytes, pos: int, stop: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
     count, pos = read_varint(data, pos)
     if not 0 <= count <= (stop - pos) // 2:
-        raise lie("a record counts more headers than it can hold")
+        raise invalid("a record counts more headers than it can hold")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         name, pos = _read_bytes(data, pos, stop)
         if name is None:
-            raise lie("a header has no key")
+            raise invalid("a header has no key")
         content, pos = _read_bytes(data, pos, stop)
         headers.append((str(name, "utf-8", "surrogateescape"), content))
     return tuple(headers), pos

@@ -1,9 +1,8 @@
-"""The answer to any request that refuses all of it, made from the shape of both; pure.
+"""Error responses to any request, built from the field tables of request and response.
 
-An answer in Kafka's protocol mirrors its request: where the request lists topics and their partitions, the answer lists
-the same with an error code each. So what the answer must look like is read off the tables of fields: lists are paired
-in their order, what names a thing (a topic, a partition, a group) is copied, and every error code is set. An answer
-with nothing to list has one error code for all.
+A response in Kafka's protocol mirrors its request: where the request lists topics and partitions, the response lists
+the same with an error code for each. So lists are paired in their order, fields that identify an item (topic,
+partition, group) are copied, and every error code is set. A response without such lists has one error code.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ NAMES: Final = (
     "topic_id", "name", "topic", "group_id", "transactional_id", "resource_type", "resource_name", "key",
     "member_id", "group_instance_id", "partition_index", "partition_id", "partition", "index",
 )  # fmt: skip
-"""What says which thing an item is about."""
+"""Fields that identify an item."""
 INDEXES: Final = frozenset({"partition_index", "partition_id", "partition", "index"})
-"""One thing under four names."""
+"""Four names of the partition index."""
 NO_ITEMS: Final = frozenset({"configuration_keys", "forgotten_topics_data"})
-"""Lists in requests that say how, not what."""
+"""Lists in requests that have no counterpart in the response."""
 
 
 def refusal(
     request: Message, version: int, code: ErrorCode, text: str | None = None, *, of_each: bool = False
 ) -> Message | None:
-    """`of_each`: say so of everything that was asked for, also where one error code for all would do. None: there is no
-    place in the answer to say so."""
+    """`of_each`: set the error of each item, also where one error code for the whole response exists. None: the
+    response has no error code."""
     response = message_class(request.API_KEY, "response")()
     has_one = any(field.name == "error_code" for field in fields_of(type(response), version))
     asked = None if has_one and not of_each else request
@@ -39,7 +38,7 @@ def refusal(
 
 
 def _refuse(request: Struct | None, response: Struct, version: int, code: ErrorCode, text: str | None) -> bool:
-    """Fill in what the answer needs; whether the error found a place."""
+    """Fill in the response; whether an error code was set."""
     fields = fields_of(type(response), version)
     if request is not None:
         _copy_names(request, response, fields)
@@ -84,7 +83,7 @@ def _lists(request: Struct, version: int) -> list[list[Any]]:
 
 
 def _carries_code(owner: type[Struct], field: Field, version: int) -> bool:
-    """Whether an error code stands in the items of this list, or in lists within them."""
+    """Whether the items of this list, or of lists within them, have an error code."""
     if field.tag is not None or not field.kind[0].isupper():
         return False
     kind = structure(owner, field.kind)

@@ -1,4 +1,5 @@
-"""Fetch as a follower sends it and reads the answer: version 17, topics by id. The other side is in `fetch`."""
+"""Fetch of a follower: request encoder and response decoder, version 17, topics by id. The leader's side is in
+`fetch`."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _MISSING = struct.Struct(">qq?")
 
 
 class FetchParams(NamedTuple):
-    """What all partitions of one request share."""
+    """The fields of a request that are the same for all partitions."""
 
     replica_id: int
     replica_epoch: int
@@ -42,13 +43,13 @@ Partitions = dict[bytes, list[FetchPartition]]
 
 
 def encode_request(
-    wanted: FetchParams,
+    params: FetchParams,
     session_id: int,
     session_epoch: int,
     topics: Partitions,
     forgotten: dict[bytes, list[int]],
 ) -> bytes:
-    out = bytearray(_START.pack(wanted.wait_ms_max, wanted.bytes_min, wanted.bytes_max, 0, session_id, session_epoch))
+    out = bytearray(_START.pack(params.wait_ms_max, params.bytes_min, params.bytes_max, 0, session_id, session_epoch))
     out += pack_uvarint(len(topics) + 1)
     for topic_id, partitions in topics.items():
         out += topic_id
@@ -60,7 +61,7 @@ def encode_request(
     for topic_id, indexes in forgotten.items():
         out += topic_id + pack_uvarint(len(indexes) + 1) + _ints(indexes) + b"\0"
     out += b"\1"  # no rack
-    out += _REPLICA_STATE.pack(1, 1, 13, wanted.replica_id, wanted.replica_epoch, 0)
+    out += _REPLICA_STATE.pack(1, 1, 13, params.replica_id, params.replica_epoch, 0)
     return bytes(out)
 
 
@@ -72,7 +73,7 @@ def decode_response(view: memoryview) -> Answer:
     try:
         return _decode(view)
     except (struct.error, IndexError) as failure:
-        raise BadFrame(f"not an answer to a Fetch: {failure}") from None
+        raise BadFrame(f"not a Fetch response: {failure}") from None
 
 
 def _decode(view: memoryview) -> Answer:
@@ -93,11 +94,11 @@ def _partition(view: memoryview, pos: int) -> tuple[PartitionFetched, int]:
     index, error, high_watermark, last_stable, log_start = _FETCHED.unpack_from(view, pos)
     aborted, pos = uvarint(view, pos + _FETCHED.size)
     for _ in range(aborted - 1):
-        pos = skip_tags(view, pos + 16)  # a follower finds them in the log itself
-    size, pos = uvarint(view, pos + 4)  # behind the preferred replica, which is for consumers
+        pos = skip_tags(view, pos + 16)  # a follower has them in its own log
+    size, pos = uvarint(view, pos + 4)  # behind the preferred read replica, which is for consumers
     end = pos + max(size - 1, 0)
     if end > len(view):
-        raise BadFrame("records longer than the answer")
+        raise BadFrame("records longer than the response")
     records = view[pos:end]
     diverging = missing = None
     if view[end]:

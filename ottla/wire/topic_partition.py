@@ -1,4 +1,4 @@
-"""TopicPartition: a partition by the name of its topic and its index, as clients write it."""
+"""TopicPartition: topic name and partition index."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TopicPartition(NamedTuple):
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Topics with their partitions, both in order: the shape that most requests want."""
+    """Topics with their partitions, both sorted."""
     grouped: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         grouped.setdefault(topic, []).append(partition)

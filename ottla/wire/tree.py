@@ -1,13 +1,13 @@
-"""The base of all message trees: what the generated classes in `ottla.wire.schema` have in common.
+"""Base classes of messages, for the generated classes in `ottla.wire.schema`.
 
-A message class is version-blind: its attributes are the union of what all versions of one API carry.
-`FIELDS` says, one string for each field and in wire order, which versions carry it and how:
+One class serves all versions of an API: its attributes are the union of all versions. `FIELDS` has one string for each
+field, in wire order:
 
     name type versions [null versions] [tag number]
 
-`versions` is `7+`, or `0-7` for a field that later versions dropped. `type` is a primitive, the name of
-another class in the same module, or `[]` before either for an array. `null` tells since when null may stand
-for a value. Strings are constants of the compiled module: the tables cost nothing when a module is imported.
+`versions` is `7+`, or `0-7` for a field that later versions dropped. `type` is a primitive, the name of another class
+in the same module, or `[]` before either for an array. `null` gives the versions in which null is allowed. Strings are
+constants of the compiled module: the tables cost nothing at import.
 """
 
 from typing import Any, ClassVar, Final

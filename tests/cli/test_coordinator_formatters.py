@@ -10,7 +10,8 @@ from ottla.cli.kafka_scripts import coordinator_formatters as coordinators
 from ottla.cli.kafka_scripts.options import ToolFailure
 from ottla.client.consuming.consumer_records import ConsumerRecord
 from ottla.coordinator import group_records, transaction_records
-from ottla.coordinator.group_record_values import ClassicGroupMember, GroupMetadataValue
+from ottla.coordinator.group_record_values import GroupMetadataValue, MemberMetadata
+from ottla.wire.topic_partition import TopicPartition
 
 
 def record(key=b"k", value=b"v", headers=()):
@@ -45,7 +46,7 @@ def test_committed_offsets_are_printed_as_kafka_prints_them():
 
 
 def test_groups_are_printed_as_kafka_prints_them():
-    member = ClassicGroupMember(member_id="m", client_id="c", client_host="/h", subscription=b"s", assignment=b"a")
+    member = MemberMetadata(member_id="m", client_id="c", client_host="/h", subscription=b"s", assignment=b"a")
     value = GroupMetadataValue(protocol_type="consumer", generation=2, members=[member])
     assert printed(coordinators.groups, group_records.GroupMetadataKey("g"), value)["value"] == {
         "version": 3,
@@ -67,7 +68,7 @@ def test_transactions_are_printed_as_kafka_prints_them():
         1,
         60_000,
         transaction_records.TransactionState.ONGOING,
-        (("t", 0), ("t", 2)),
+        (TopicPartition("t", 0), TopicPartition("t", 2)),
         9,
         8,
         previous_producer_id=3,

@@ -3,15 +3,12 @@
 from ottla.broker.handlers import (  # noqa: F401
     api_versions,
     cluster_metadata,
-    config_resources,
     configs,
     consumer_groups,
-    envelope,
     fetch,
     find_coordinator,
     group_offsets,
     groups,
-    init_producer_id,
     log_dirs,
     offsets,
     partitions,
@@ -22,5 +19,4 @@ from ottla.broker.handlers import (  # noqa: F401
     txn_markers,
     txn_offsets,
     txn_producers,
-    unregister_broker,
 )

@@ -1,4 +1,4 @@
-"""ApiVersions: what this broker speaks, with clients or with other brokers: all APIs that have a handler."""
+"""ApiVersions: all APIs that have a handler; inter-broker APIs are advertised to brokers only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ottla.wire.schema.api_versions import (
 
 TRANSACTIONS = "transaction.version"
 FEATURES = (("group.version", 1), (TRANSACTIONS, 2))
-"""What clients may rely on though no version of an API says so (KIP-584): the protocols of KIP-848 and KIP-890."""
+"""Features (KIP-584): the consumer group protocol (KIP-848) and transactions version 2 (KIP-890)."""
 
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -29,9 +29,9 @@ def handle(context: Context, message: ApiVersionsRequest, request: Request) -> A
     names_itself = request.route.api.flexible(request.version)  # KIP-511
     if names_itself and not all(map(_NAME.fullmatch, (message.client_software_name, message.client_software_version))):
         return ApiVersionsResponse(error_code=ErrorCode.invalid_request)
-    told = [api for api in served_apis() if request.session.broker_id is not None or not api.between_brokers]
+    advertised = [api for api in served_apis() if request.session.broker_id is not None or not api.between_brokers]
     return ApiVersionsResponse(
-        api_keys=[_row(api) for api in told],
+        api_keys=[_row(api) for api in advertised],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=1, max_version=level) for name, level in FEATURES
         ],
@@ -44,15 +44,16 @@ def handle(context: Context, message: ApiVersionsRequest, request: Request) -> A
 
 
 def _finalized(context: Context) -> Iterator[tuple[str, int]]:
-    """The features in the versions that are to be used."""
+    """The features in the versions that clients should use."""
     for name, level in FEATURES:
         yield name, min(level, context.config.ottla_transaction_version) if name == TRANSACTIONS else level
 
 
 def unsupported_version(context: Context) -> ApiVersionsResponse:
-    """For a version we do not know: the range we do know of this one API (KIP-511)."""
+    """The answer to an unknown version of ApiVersions: the versions that are served (KIP-511)."""
     return ApiVersionsResponse(error_code=ErrorCode.unsupported_version, api_keys=[_row(APIS[API_VERSIONS])])
 
 
 def _row(api: Api) -> ApiVersion:
-    return ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max)
+    low = api.min if api.advertised_min is None else api.advertised_min
+    return ApiVersion(api_key=api.key, min_version=low, max_version=api.max)

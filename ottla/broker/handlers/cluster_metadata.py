@@ -1,6 +1,6 @@
-"""Discovery: Metadata, DescribeCluster, DescribeTopicPartitions. All read from the image, so every broker knows it all.
+"""Metadata, DescribeCluster, DescribeTopicPartitions, UnregisterBroker: answered from the image, so by every broker.
 
-Brokers are told under the address of the listener the client came through.
+The addresses of brokers are those of the listener through which the client is connected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode
 from ottla.wire import messages
 from ottla.wire.acl import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from ottla.wire.apis import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, METADATA
+from ottla.wire.apis import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, METADATA, UNREGISTER_BROKER
 from ottla.wire.error_codes import ErrorCounts, counter_of
 from ottla.wire.schema.describe_cluster import (
     DescribeClusterBroker,
@@ -38,6 +38,7 @@ from ottla.wire.schema.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from ottla.wire.schema.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from ottla.wire.tree import ZERO_UUID
 
 BROKER_ENDPOINTS = 1
@@ -47,7 +48,7 @@ NOT_YET: Final = {
     ErrorCode.not_controller: ErrorCode.leader_not_available,
     ErrorCode.request_timed_out: ErrorCode.leader_not_available,
 }
-"""What a client is told of a topic that is to be made and cannot be made at the moment: it asks again."""
+"""Errors of automatic topic creation, and the errors that clients retry instead."""
 
 _count_errors = counter_of(MetadataResponse)
 
@@ -62,19 +63,19 @@ def metadata(
     if message.allow_auto_topic_creation and context.config.auto_create_topics_enable:
         missing = [topic.name for topic in wanted if topic.name and topic.name not in context.image.topics]
         if missing:
-            return _created_first(context, message, request, missing)
+            return _create_first(context, message, request, missing)
     return _some(context, message, wanted, request, {})
 
 
 def _everything(context: Context, message: MetadataRequest, request: Request) -> bytes:
-    """All topics."""
+    """All topics: encoded once for each image."""
     image = context.image
     asked = (message.include_topic_authorized_operations, message.include_cluster_authorized_operations)
     key = (request.version, request.session.listener_name, asked)
     kept = context.metadata_cache.get(key, image.version, context.runtime.now())
     if kept is None:
-        seen = _Seen(image, request)
-        topics = [_topic(seen, topic, asked[0]) for topic in image.topics.values()]
+        view = _View(image, request)
+        topics = [_topic(view, topic, asked[0]) for topic in image.topics.values()]
         response = _response(context, message, request, topics)
         errors: ErrorCounts = {}
         if _count_errors is not None:
@@ -87,7 +88,7 @@ def _everything(context: Context, message: MetadataRequest, request: Request) ->
     return body
 
 
-async def _created_first(
+async def _create_first(
     context: Context, message: MetadataRequest, request: Request, missing: list[str]
 ) -> MetadataResponse:
     refused = await _auto_create(context, missing)
@@ -96,10 +97,10 @@ async def _created_first(
 
 
 async def _auto_create(context: Context, names: list[str]) -> dict[str, ErrorCode]:
-    """Make topics that a client asked about; says which could not be made."""
+    """Create topics that a client asked for. The errors of those that could not be created."""
     for coordinator in context.coordinators:
         if coordinator.topic in names:
-            await coordinator.make_topic()  # whoever asks for it, it is made as it shall be
+            await coordinator.create_topic()  # with its own settings
     results = await context.topic_creation.create([TopicSpec(name) for name in dict.fromkeys(names)])
     codes = {result.name: result.code for result in results}
     return {
@@ -117,13 +118,13 @@ def _some(
     refused: dict[str, ErrorCode],
 ) -> MetadataResponse:
     image = context.image
-    seen = _Seen(image, request)
+    view = _View(image, request)
     topics = []
     for topic_id, name in {(each.topic_id, each.name or ""): None for each in wanted}:
         by_id = topic_id != ZERO_UUID
         topic = image.topic_by_id(topic_id) if by_id else image.topic(name)
         if topic is not None:
-            topics.append(_topic(seen, topic, message.include_topic_authorized_operations))
+            topics.append(_topic(view, topic, message.include_topic_authorized_operations))
         elif by_id:
             topics.append(MetadataResponseTopic(error_code=ErrorCode.unknown_topic_id, topic_id=topic_id, name=None))
         else:
@@ -152,7 +153,7 @@ def _response(
 
 
 def reachable(image: Image, listener: str) -> Iterable[tuple[BrokerRegistration, Endpoint]]:
-    """Brokers that have the listener the client uses, with their address on it."""
+    """Brokers that have the listener of the client, with their address on it."""
     return with_endpoint(image.brokers.values(), listener)
 
 
@@ -165,20 +166,20 @@ def with_endpoint(
             yield each, endpoint
 
 
-class _Seen:
-    """What of the cluster can be reached through the listener the client uses."""
+class _View:
+    """The cluster as it can be reached through the listener of the client."""
 
     __slots__ = ("_brokers", "_without", "reached")
 
     def __init__(self, image: Image, request: Request) -> None:
         self._brokers = image.brokers
         self.reached = {live.id for live, _ in reachable(image, request.session.listener_name)}
-        # Before version 6 clients know of no listeners that a broker may lack.
+        # Before version 6 there is no error code for a missing listener.
         old = request.route.key == METADATA and request.version < 6
         self._without = ErrorCode.leader_not_available if old else ErrorCode.listener_not_found
 
     def leader(self, state: PartitionState) -> tuple[int, ErrorCode]:
-        """The leader, if the client can go there; else nobody, and why."""
+        """The leader, if the client can reach it; otherwise none, and the error code."""
         if state.leader in self.reached:
             return state.leader, ErrorCode.none
         return NO_BROKER, self._without if state.leader in self._brokers else ErrorCode.leader_not_available
@@ -187,18 +188,18 @@ class _Seen:
         return [replica for replica in state.replicas if replica not in self.reached]
 
 
-def _topic(seen: _Seen, topic: Topic, operations: bool) -> MetadataResponseTopic:
+def _topic(view: _View, topic: Topic, operations: bool) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(seen, index, state) for index, state in enumerate(topic.partitions)],
+        partitions=[_partition(view, index, state) for index, state in enumerate(topic.partitions)],
         topic_authorized_operations=TOPIC_OPERATIONS if operations else NOT_ASKED,
     )
 
 
-def _partition(seen: _Seen, index: int, state: PartitionState) -> MetadataResponsePartition:
-    leader, code = seen.leader(state)
+def _partition(view: _View, index: int, state: PartitionState) -> MetadataResponsePartition:
+    leader, code = view.leader(state)
     return MetadataResponsePartition(
         error_code=code,
         partition_index=index,
@@ -206,7 +207,7 @@ def _partition(seen: _Seen, index: int, state: PartitionState) -> MetadataRespon
         leader_epoch=state.leader_epoch,
         replica_nodes=list(state.replicas),
         isr_nodes=list(state.in_sync),
-        offline_replicas=seen.offline(state),
+        offline_replicas=view.offline(state),
     )
 
 
@@ -236,9 +237,9 @@ def describe_cluster(context: Context, message: DescribeClusterRequest, request:
 def describe_topic_partitions(
     context: Context, message: DescribeTopicPartitionsRequest, request: Request
 ) -> DescribeTopicPartitionsResponse:
-    """As Metadata, in pages (KIP-966): topics by name, from the cursor on."""
+    """Like Metadata, in pages (KIP-966): topics by name, from the cursor on."""
     image = context.image
-    seen = _Seen(image, request)
+    view = _View(image, request)
     names = sorted({each.name for each in message.topics} if message.topics else image.topics)
     first = 0
     if message.cursor is not None:
@@ -253,10 +254,10 @@ def describe_topic_partitions(
                 ]
             )
         first = first if names and names[0] == message.cursor.topic_name else 0
-    room = max(1, min(message.response_partition_limit, context.config.max_request_partition_size_limit))
+    left = max(1, min(message.response_partition_limit, context.config.max_request_partition_size_limit))
     response = DescribeTopicPartitionsResponse(next_cursor=None)
     for name in names:
-        if room == 0:
+        if left == 0:
             response.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=0)
             break
         topic = image.topic(name)
@@ -265,9 +266,9 @@ def describe_topic_partitions(
                 DescribeTopicPartitionsResponseTopic(error_code=unknown_topic_error(name), name=name)
             )
             continue
-        shown = list(enumerate(topic.partitions))[first : first + room]
-        response.topics.append(_described(seen, topic, shown))
-        room -= len(shown)
+        shown = list(enumerate(topic.partitions))[first : first + left]
+        response.topics.append(_described(view, topic, shown))
+        left -= len(shown)
         if first + len(shown) < len(topic.partitions):
             response.next_cursor = DescribeTopicPartitionsResponseCursor(
                 topic_name=name, partition_index=first + len(shown)
@@ -278,12 +279,12 @@ def describe_topic_partitions(
 
 
 def _described(
-    seen: _Seen, topic: Topic, shown: list[tuple[int, PartitionState]]
+    view: _View, topic: Topic, shown: list[tuple[int, PartitionState]]
 ) -> DescribeTopicPartitionsResponseTopic:
     partitions = []
     for index, state in shown:
-        leader, code = seen.leader(state)
-        # Who led last is whom the partition waits for when nobody else holds all of it.
+        leader, code = view.leader(state)
+        # The partition waits for its last leader when no other replica is eligible.
         waited_for = leader == NO_BROKER and not state.eligible and state.last_leader != NO_BROKER
         partitions.append(
             DescribeTopicPartitionsResponsePartition(
@@ -295,7 +296,7 @@ def _described(
                 isr_nodes=list(state.in_sync),
                 eligible_leader_replicas=list(state.eligible),
                 last_known_elr=[state.last_leader] if waited_for else [],
-                offline_replicas=seen.offline(state),
+                offline_replicas=view.offline(state),
             )
         )
     return DescribeTopicPartitionsResponseTopic(
@@ -304,4 +305,21 @@ def _described(
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=partitions,
         topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+@serves(UNREGISTER_BROKER)
+async def unregister_broker(
+    context: Context, message: UnregisterBrokerRequest, request: Request
+) -> UnregisterBrokerResponse:
+    """A registration ends with its broker's session, so there is never one to be removed; a live broker stays."""
+    await context.cluster.catch_up()  # the broker may have registered, or gone, a moment ago
+    if message.broker_id in context.image.brokers:
+        return UnregisterBrokerResponse(
+            error_code=ErrorCode.invalid_request,
+            error_message=f"Broker {message.broker_id} is alive. Stop it: its registration ends with it.",
+        )
+    return UnregisterBrokerResponse(
+        error_code=ErrorCode.broker_id_not_registered,
+        error_message=f"Broker ID {message.broker_id} is not currently registered",
     )

@@ -1,27 +1,28 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics, brokers and groups, levels of loggers.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: topics, brokers, groups, loggers.
 
-Settings are decided by the controller and kept in the store. The level of a logger is a matter of one broker's process:
-it is asked itself, and the next start forgets it.
+The controller changes settings, which are kept in the store. The level of a logger belongs to one broker's process:
+that broker changes it, and it is lost at the next start.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import TypeVar
 
 from ottla import logs
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response, serves
 from ottla.broker.forwarding import by_controller
-from ottla.broker.handlers.config_resources import ConfigType
 from ottla.cluster.controller import unknown_topic_error
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, ConfigResult
 from ottla.config.describe import Row, describe_broker, describe_dynamic, describe_group, describe_topic, scrub_row
 from ottla.config.setting import INT_MAX, ConfigSource
 from ottla.errors import ErrorCode, Refused
 from ottla.wire import messages
-from ottla.wire.apis import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
+from ottla.wire.apis import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS, LIST_CONFIG_RESOURCES
 from ottla.wire.schema import alter_configs as full
 from ottla.wire.schema import incremental_alter_configs as incremental
 from ottla.wire.schema.describe_configs import (
@@ -32,13 +33,33 @@ from ottla.wire.schema.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from ottla.wire.schema.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 
 log = logging.getLogger("ottla.broker")
 
+Resource = full.AlterConfigsResource | incremental.AlterConfigsResource
+A = TypeVar("A", full.AlterConfigsResourceResponse, incremental.AlterConfigsResourceResponse)
+
+TYPES_FROM = 1
+"""The version of ListConfigResources from which a request names types; before, it means client metrics (KIP-1142)."""
 NAME_CHARS_SHOWN = 100
 LOGGER_SOURCE = 6
 LOGGER_KIND = 0
-"""DescribeConfigs' numbers for where the level of a logger comes from, and for a type that is not said."""
+"""The config source of a logger's level in DescribeConfigs, and an unknown config type."""
+
+
+class ConfigType(IntEnum):
+    """Kafka's numbers of the resources that have a configuration."""
+
+    topic = 2
+    broker = 4
+    broker_logger = 8
+    client_metrics = 16
+    group = 32
 
 
 @serves(DESCRIBE_CONFIGS)
@@ -60,7 +81,7 @@ def describe(context: Context, message: DescribeConfigsRequest, request: Request
 
 
 def _asked(resources: Sequence[DescribeConfigsResource]) -> dict[tuple[int, str], set[str]]:
-    """Each resource once, however often it is named, and the settings asked for; none: all."""
+    """Each resource once, and the settings it is asked for; empty: all."""
     asked: dict[tuple[int, str], set[str]] = {}
     for each in resources:
         which = (each.resource_type, each.resource_name)
@@ -129,19 +150,12 @@ def _described(row: Row, synonyms: bool, documentation: bool) -> DescribeConfigs
 @serves(ALTER_CONFIGS)
 @by_controller
 async def alter(context: Context, message: full.AlterConfigsRequest, request: Request) -> full.AlterConfigsResponse:
-    """All settings of a resource at once: what is not mentioned goes back to its default."""
+    """Replaces all settings of a resource: those not in the request go back to their defaults."""
     responses = []
     for resource in message.resources:
         edits = [ConfigEdit(each.name, each.value) for each in resource.configs]
         result = await _alter(context, resource, edits, replace=True, validate_only=message.validate_only)
-        responses.append(
-            full.AlterConfigsResourceResponse(
-                error_code=result.code,
-                error_message=result.message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-        )
+        responses.append(_altered(full.AlterConfigsResourceResponse, resource, result.code, result.message))
     return full.AlterConfigsResponse(responses=responses)
 
 
@@ -163,19 +177,12 @@ async def alter_incrementally(
             _alter_levels(resource.configs, validate_only=message.validate_only)
         except Refused as refused:
             code, text = refused.code, refused.message
-        responses.append(
-            incremental.AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=text,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-        )
+        responses.append(_altered(incremental.AlterConfigsResourceResponse, resource, code, text))
     others = [each for each in message.resources if each.resource_type != ConfigType.broker_logger]
     if others:
         rest = incremental.IncrementalAlterConfigsRequest(resources=others, validate_only=message.validate_only)
         answer = await _alter_in_cluster(context, rest, request)
-        if isinstance(answer, bytes):  # of the controller, which is another broker
+        if isinstance(answer, bytes):  # from the controller, another broker
             answer = messages.decode_response(INCREMENTAL_ALTER_CONFIGS, request.version, answer)
         assert isinstance(answer, incremental.IncrementalAlterConfigsResponse)
         responses += answer.responses
@@ -183,7 +190,7 @@ async def alter_incrementally(
 
 
 def _alter_levels(edits: Sequence[incremental.AlterableConfig], *, validate_only: bool) -> None:
-    """All of them or none."""
+    """All edits or none."""
     known = logs.levels()
     for edit in edits:
         if edit.config_operation not in (ConfigOp.set, ConfigOp.delete):
@@ -210,20 +217,22 @@ async def _alter_in_cluster(
     for resource in message.resources:
         edits = [ConfigEdit(each.name, each.value, each.config_operation) for each in resource.configs]
         result = await _alter(context, resource, edits, replace=False, validate_only=message.validate_only)
-        responses.append(
-            incremental.AlterConfigsResourceResponse(
-                error_code=result.code,
-                error_message=result.message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-        )
+        responses.append(_altered(incremental.AlterConfigsResourceResponse, resource, result.code, result.message))
     return incremental.IncrementalAlterConfigsResponse(responses=responses)
+
+
+def _altered(answer: type[A], resource: Resource, code: ErrorCode, text: str | None) -> A:
+    return answer(
+        error_code=code,
+        error_message=text,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
 
 
 async def _alter(
     context: Context,
-    resource: full.AlterConfigsResource | incremental.AlterConfigsResource,
+    resource: Resource,
     edits: Sequence[ConfigEdit],
     *,
     replace: bool,
@@ -247,3 +256,37 @@ async def _alter(
         return result
     except Refused as refused:
         return ConfigResult(name, refused.code, refused.message)
+
+
+@serves(LIST_CONFIG_RESOURCES)
+def list_config_resources(
+    context: Context, message: ListConfigResourcesRequest, request: Request
+) -> ListConfigResourcesResponse:
+    if request.version < TYPES_FROM:
+        wanted: set[int] = {ConfigType.client_metrics}
+    else:
+        wanted = set(message.resource_types) or set(ConfigType)
+    if not wanted <= set(ConfigType):
+        return ListConfigResourcesResponse(error_code=ErrorCode.unsupported_version)
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=kind)
+            for kind in ConfigType
+            if kind in wanted
+            for name in _names(context, kind)
+        ]
+    )
+
+
+def _names(context: Context, kind: ConfigType) -> Iterable[str]:
+    """Of groups, those with settings of their own. There are no client metrics (KIP-714)."""
+    image = context.image
+    match kind:
+        case ConfigType.topic:
+            return image.topics
+        case ConfigType.broker | ConfigType.broker_logger:
+            return map(str, image.brokers)
+        case ConfigType.group:
+            return image.group_configs
+        case ConfigType.client_metrics:
+            return ()

@@ -1,4 +1,4 @@
-"""The next-generation group protocol (KIP-848): ConsumerGroupHeartbeat, and ConsumerGroupDescribe to look at it."""
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: the consumer group protocol (KIP-848)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Awaitable
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response, serves
 from ottla.broker.handlers.groups import client_of
-from ottla.broker.handlers.replies import respond
+from ottla.broker.handlers.replies import expect, respond
 from ottla.config.broker_config import BrokerConfig
 from ottla.coordinator.assignors import ASSIGNORS
-from ottla.coordinator.consumer_group_member import JOINING, LEAVING, LEAVING_FOR_NOW
+from ottla.coordinator.consumer_group_member import JOINING, LEAVING, LEAVING_STATIC
 from ottla.coordinator.coordinator_service import InTurns
-from ottla.coordinator.decision import Reply
 from ottla.errors import ErrorCode, Refused
 from ottla.net.server import Pending
 from ottla.wire.acl import GROUP_OPERATIONS, NOT_ASKED
@@ -23,9 +22,8 @@ from ottla.wire.schema.consumer_group_describe import (
     DescribedGroup,
 )
 from ottla.wire.schema.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
-from ottla.wire.tree import Message
 
-MEMBERS_NAME_THEMSELVES_FROM = 1
+MEMBER_ID_FROM_CLIENT_FROM = 1
 PROTOCOL = "consumer"
 
 
@@ -39,33 +37,32 @@ def heartbeat(context: Context, message: ConsumerGroupHeartbeatRequest, request:
     return respond(promise, request, _heartbeat)
 
 
-def _heartbeat(reply: Reply) -> Message:
-    if isinstance(reply, Refused):
-        return ConsumerGroupHeartbeatResponse(error_code=reply.code, error_message=reply.message)
-    assert isinstance(reply, ConsumerGroupHeartbeatResponse)
-    return reply
+_heartbeat = expect(
+    ConsumerGroupHeartbeatResponse,
+    lambda refused: ConsumerGroupHeartbeatResponse(error_code=refused.code, error_message=refused.message),
+)
 
 
 def check_heartbeat(message: ConsumerGroupHeartbeatRequest, version: int, config: BrokerConfig) -> None:
-    """What no group would accept."""
+    """Checks that do not depend on the group."""
     if PROTOCOL not in config.group_coordinator_rebalance_protocols:
         raise Refused(ErrorCode.unsupported_version, "The consumer group protocol is not enabled.")
     if not message.group_id:
         raise _invalid("GroupId can't be empty.")
-    names_itself = version >= MEMBERS_NAME_THEMSELVES_FROM or message.member_epoch != JOINING
-    if names_itself and not message.member_id:
+    needs_member_id = version >= MEMBER_ID_FROM_CLIENT_FROM or message.member_epoch != JOINING
+    if needs_member_id and not message.member_id:
         raise _invalid("MemberId can't be empty.")
     if message.instance_id == "":
         raise _invalid("InstanceId can't be empty.")
     if message.rack_id == "":
         raise _invalid("RackId can't be empty.")
-    if message.member_epoch < LEAVING_FOR_NOW:
+    if message.member_epoch < LEAVING_STATIC:
         raise _invalid(f"MemberEpoch is {message.member_epoch}, but must be greater than or equal to -2.")
-    if message.member_epoch == LEAVING_FOR_NOW and message.instance_id is None:
+    if message.member_epoch == LEAVING_STATIC and message.instance_id is None:
         raise _invalid("InstanceId can't be null.")
     if message.member_epoch == JOINING:
         _check_joining(message)
-    if message.member_epoch not in (LEAVING, LEAVING_FOR_NOW) and message.server_assignor is not None:
+    if message.member_epoch not in (LEAVING, LEAVING_STATIC) and message.server_assignor is not None:
         known = [name for name in config.group_consumer_assignors if name in ASSIGNORS]
         if message.server_assignor not in known:
             raise Refused(
@@ -75,7 +72,7 @@ def check_heartbeat(message: ConsumerGroupHeartbeatRequest, version: int, config
 
 
 def _check_joining(message: ConsumerGroupHeartbeatRequest) -> None:
-    """Who joins says everything, and holds nothing."""
+    """A member that joins sends all fields, and owns no partitions."""
     if message.rebalance_timeout_ms == -1:
         raise _invalid("RebalanceTimeoutMs must be provided in first request.")
     if message.topic_partitions is None or message.topic_partitions:

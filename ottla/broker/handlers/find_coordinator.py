@@ -1,8 +1,8 @@
-"""FindCoordinator: which broker remembers a group or a transaction. The first who asks has the internal topic made.
+"""FindCoordinator: the coordinator of a group or a transactional id. The first request creates the internal topic.
 
-A coordinator whose partition has too few replicas in sync is found, and answers what needs no write. Whatever it has to
-write down it refuses with COORDINATOR_NOT_AVAILABLE, in answers that have no room for a reason; so the reason goes with
-the address, in `error_message` beside the error code 0.
+A coordinator whose partition has too few replicas in sync is returned, and serves requests without writes. Requests
+with writes get COORDINATOR_NOT_AVAILABLE, in responses without a message; so the reason is sent here with the address,
+in `error_message` beside error code 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRANSACTION = 1
 async def find_coordinator(
     context: Context, message: FindCoordinatorRequest, request: Request
 ) -> FindCoordinatorResponse:
-    """One key (answered at the top), or since version 4 several (answered one by one)."""
+    """One key, or since version 4 several."""
     if message.coordinator_keys:
         keys = InTurns(message.coordinator_keys)
         found = [await _find(context, message.key_type, key, request) async for key in keys]
@@ -43,22 +43,22 @@ async def find_coordinator(
 
 async def _find(context: Context, key_type: int, key: str, request: Request) -> Coordinator:
     if key_type not in (GROUP, TRANSACTION):
-        return _nobody(key, ErrorCode.invalid_request)
+        return _not_found(key, ErrorCode.invalid_request)
     coordinator = context.coordinators[key_type]
-    await coordinator.make_topic()
+    await coordinator.create_topic()
     index = coordinator.partition_of(key)
     partition = None if index is None else context.image.partition(coordinator.topic, index)
     leader = None if partition is None else context.image.brokers.get(partition.leader)
     endpoint = None if leader is None else leader.endpoint(request.session.listener_name)
     if leader is None or endpoint is None:
-        return _nobody(key, ErrorCode.coordinator_not_available, _why_nobody(coordinator, index, partition))
+        return _not_found(key, ErrorCode.coordinator_not_available, _why_none(coordinator, index, partition))
     assert partition is not None
     warning = _too_few_in_sync(context, coordinator.topic, index or 0, partition)
     return Coordinator(key=key, node_id=leader.id, host=endpoint.host, port=endpoint.port, error_message=warning)
 
 
 def _too_few_in_sync(context: Context, name: str, index: int, partition: PartitionState) -> str:
-    """Why the coordinator writes nothing down now, if so, and what mends it."""
+    """Why the coordinator cannot write now, if so, and what to do."""
     topic = context.image.topic(name)
     assert topic is not None
     least = context.cluster.rules.min_in_sync(topic.configs)
@@ -75,16 +75,16 @@ def _too_few_in_sync(context: Context, name: str, index: int, partition: Partiti
     )
 
 
-def _why_nobody(coordinator: CoordinatorService[Any], index: int | None, partition: PartitionState | None) -> str:
-    """What to do about it, too: clients wait for it without another word."""
+def _why_none(coordinator: CoordinatorService[Any], index: int | None, partition: PartitionState | None) -> str:
+    """Why there is no coordinator, and what to do: clients retry without a message of their own."""
     if index is None:
-        return coordinator.unmade or f"{coordinator.topic} is being made"
-    place = f"{coordinator.topic}-{index}"
+        return coordinator.creation_error or f"{coordinator.topic} is being created"
+    partition_name = f"{coordinator.topic}-{index}"
     if partition is None or partition.leader == NO_BROKER:
         held = () if partition is None else partition.in_sync or partition.replicas
-        return f"{place} has no leader: start broker {' or '.join(map(str, held))}"
-    return f"broker {partition.leader}, the leader of {place}, cannot be reached from this listener now"
+        return f"{partition_name} has no leader: start broker {' or '.join(map(str, held))}"
+    return f"broker {partition.leader}, the leader of {partition_name}, cannot be reached from this listener now"
 
 
-def _nobody(key: str, code: ErrorCode, why: str | None = None) -> Coordinator:
+def _not_found(key: str, code: ErrorCode, why: str | None = None) -> Coordinator:
     return Coordinator(key=key, node_id=NO_BROKER, host="", port=-1, error_code=code, error_message=why or code.name)

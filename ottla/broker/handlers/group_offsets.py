@@ -1,4 +1,4 @@
-"""Offsets that groups commit: OffsetCommit, OffsetFetch, OffsetDelete."""
+"""OffsetCommit, OffsetFetch, OffsetDelete: the committed offsets of groups."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ from collections.abc import Coroutine
 
 from ottla.broker.context import Context
 from ottla.broker.dispatch import RawHandler, Request, Response, serves, serves_fast
-from ottla.broker.handlers.replies import respond
+from ottla.broker.handlers.replies import expect, refusal_of, respond
 from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.decision import Reply
 from ottla.errors import ErrorCode, Refused
 from ottla.net.server import Pending
 from ottla.wire import offset_commit
 from ottla.wire.apis import OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH
-from ottla.wire.schema.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-)
+from ottla.wire.schema.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from ottla.wire.schema.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from ottla.wire.schema.offset_fetch import (
     OffsetFetchRequest,
@@ -29,14 +24,13 @@ from ottla.wire.schema.offset_fetch import (
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
-from ottla.wire.tree import Message
 
 Answer = Response | Pending | Coroutine[object, object, Response]
 
 
 @serves_fast(OFFSET_COMMIT)
 def fast_commit(context: Context) -> RawHandler:
-    """The commit that nearly all are: from its frame to the log and back without a tree."""
+    """The fast path: nearly all commits go from their frame to the log without a message tree."""
     groups = context.groups
 
     def handle(request: Request, frame: memoryview, pos: int) -> bytes | Pending | None:
@@ -55,7 +49,7 @@ def fast_commit(context: Context) -> RawHandler:
 
         promise = groups.ask(
             commit.group_id,
-            lambda machine, to, now, now_ms: machine.commit_bare(commit, version, to, now, now_ms),
+            lambda machine, to, now, now_ms: machine.commit_fast(commit, version, to, now, now_ms),
             current=False,
         )
         answer = respond(promise, request, shaped)
@@ -66,40 +60,20 @@ def fast_commit(context: Context) -> RawHandler:
 
 @serves(OFFSET_COMMIT)
 def commit(context: Context, message: OffsetCommitRequest, request: Request) -> Answer:
-    def shaped(reply: Reply) -> Message:
-        if isinstance(reply, Refused):
-            return _refused(message, reply.code)
-        assert isinstance(reply, OffsetCommitResponse)
-        return reply
-
     promise = context.groups.ask(
         message.group_id,
         lambda groups, to, now, now_ms: groups.commit_offsets(message, request.version, to, now, now_ms),
         current=False,
     )
-    return respond(promise, request, shaped)
-
-
-def _refused(message: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
-    """There is no place to say it but at every partition."""
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                topic_id=topic.topic_id,
-                name=topic.name,
-                partitions=[
-                    OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
-                    for each in topic.partitions
-                ],
-            )
-            for topic in message.topics
-        ]
+    shaped = expect(
+        OffsetCommitResponse, lambda refused: refusal_of(OffsetCommitResponse, message, request, refused.code)
     )
+    return respond(promise, request, shaped)
 
 
 @serves(OFFSET_FETCH)
 def fetch(context: Context, message: OffsetFetchRequest, request: Request) -> Answer:
-    """Of one group (as before version 8), or of several at once."""
+    """For one group (before version 8), or for several."""
     if message.groups:
         asked = [_fetch(context, group, message.require_stable) for group in message.groups]
         if all(promise.reply is not None for promise in asked):
@@ -136,7 +110,7 @@ def _groups(message: OffsetFetchRequest, replies: list[Reply]) -> OffsetFetchRes
 
 
 def _one_group(group: OffsetFetchRequestGroup, reply: Reply) -> OffsetFetchResponse:
-    """The shape of the answer before there were several groups in it."""
+    """The response before version 8, which has one group."""
     if isinstance(reply, Refused):
         return _one_refused(group, reply.code)
     assert isinstance(reply, OffsetFetchResponseGroup)
@@ -161,7 +135,7 @@ def _one_group(group: OffsetFetchRequestGroup, reply: Reply) -> OffsetFetchRespo
 
 
 def _one_refused(group: OffsetFetchRequestGroup, code: ErrorCode) -> OffsetFetchResponse:
-    """At the top, and for the oldest version, which has no place there, at every partition."""
+    """The error code for the whole response, and for each partition: version 1 has no other."""
     return OffsetFetchResponse(
         error_code=code,
         topics=[
@@ -181,11 +155,8 @@ def _one_refused(group: OffsetFetchRequestGroup, code: ErrorCode) -> OffsetFetch
 
 @serves(OFFSET_DELETE)
 def delete(context: Context, message: OffsetDeleteRequest, request: Request) -> Answer:
-    def shaped(reply: Reply) -> Message:
-        if isinstance(reply, Refused):
-            return OffsetDeleteResponse(error_code=reply.code)
-        assert isinstance(reply, OffsetDeleteResponse)
-        return reply
-
     promise = context.groups.ask(message.group_id, lambda groups, to, now, now_ms: groups.delete_offsets(message, to))
-    return respond(promise, request, shaped)
+    return respond(promise, request, _deleted)
+
+
+_deleted = expect(OffsetDeleteResponse, lambda refused: OffsetDeleteResponse(error_code=refused.code))

@@ -1,7 +1,7 @@
-"""Groups: the four requests of the classic protocol, the heartbeat of the consumer protocol, and looking after groups.
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup (the classic protocol); DescribeGroups, ListGroups, DeleteGroups.
 
-Each finds the shard that remembers the group and lets its machine decide. A member may wait long for an answer to
-JoinGroup or SyncGroup; the connection it came on waits with it.
+The state machine of the group's shard decides. A response to JoinGroup or SyncGroup may take long; the following
+requests of its connection wait for it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response, serves
-from ottla.broker.handlers.replies import respond
+from ottla.broker.handlers.replies import expect, respond
 from ottla.coordinator.coordinator_service import InTurns, Promise
 from ottla.coordinator.decision import Reply
 from ottla.coordinator.group_context import MemberClient
@@ -37,10 +37,10 @@ from ottla.wire.tree import Message
 
 Answer = Response | Pending
 
-SAYS_PROTOCOL_FROM = 5
-"""From this version of SyncGroup on a member says which protocol it believes to speak, and must."""
+NAMES_PROTOCOL_FROM = 5
+"""From this version of SyncGroup on a member has to name the group's protocol."""
 NOT_FOUND_FROM = 6
-"""From this version of DescribeGroups on a group that is not there is an error; before it was called dead."""
+"""From this version of DescribeGroups on an unknown group is an error; before, its state is Dead."""
 
 
 def client_of(request: Request) -> MemberClient:
@@ -54,12 +54,9 @@ def check_group_id(group_id: str) -> None:
 
 @serves(JOIN_GROUP)
 def join(context: Context, message: JoinGroupRequest, request: Request) -> Answer:
-    def shaped(reply: Reply) -> Message:
-        if isinstance(reply, Refused):
-            return JoinGroupResponse(error_code=reply.code, member_id=message.member_id)
-        assert isinstance(reply, JoinGroupResponse)
-        return reply
-
+    shaped = expect(
+        JoinGroupResponse, lambda refused: JoinGroupResponse(error_code=refused.code, member_id=message.member_id)
+    )
     config = context.config
     timeout_ms = message.session_timeout_ms
     if not message.group_id:
@@ -75,20 +72,17 @@ def join(context: Context, message: JoinGroupRequest, request: Request) -> Answe
 
 @serves(SYNC_GROUP)
 def sync(context: Context, message: SyncGroupRequest, request: Request) -> Answer:
-    def shaped(reply: Reply) -> Message:
-        if isinstance(reply, Refused):
-            return SyncGroupResponse(error_code=reply.code)
-        assert isinstance(reply, SyncGroupResponse)
-        return reply
-
-    unsaid = message.protocol_type is None or message.protocol_name is None
-    if unsaid and request.version >= SAYS_PROTOCOL_FROM:
-        return shaped(Refused(ErrorCode.inconsistent_group_protocol))
+    unnamed = message.protocol_type is None or message.protocol_name is None
+    if unnamed and request.version >= NAMES_PROTOCOL_FROM:
+        return SyncGroupResponse(error_code=ErrorCode.inconsistent_group_protocol)
     check_group_id(message.group_id)
     promise = context.groups.ask(
         message.group_id, lambda groups, to, now, now_ms: groups.sync(message, to, now, now_ms)
     )
-    return respond(promise, request, shaped)
+    return respond(promise, request, _synced)
+
+
+_synced = expect(SyncGroupResponse, lambda refused: SyncGroupResponse(error_code=refused.code))
 
 
 @serves(HEARTBEAT)
@@ -100,24 +94,20 @@ def heartbeat(context: Context, message: HeartbeatRequest, request: Request) -> 
     return respond(promise, request, _heartbeat)
 
 
-def _heartbeat(reply: Reply) -> Message:
-    if isinstance(reply, Refused):
-        return HeartbeatResponse(error_code=reply.code)
-    assert isinstance(reply, HeartbeatResponse)
-    return reply
+_heartbeat = expect(HeartbeatResponse, lambda refused: HeartbeatResponse(error_code=refused.code))
 
 
 @serves(LEAVE_GROUP)
 def leave(context: Context, message: LeaveGroupRequest, request: Request) -> Answer:
-    one_by_one = not message.members  # as before version 3
-    if one_by_one:
+    only_one = not message.members  # before version 3
+    if only_one:
         message.members = [MemberIdentity(member_id=message.member_id)]
 
     def shaped(reply: Reply) -> Message:
         if isinstance(reply, Refused):
             return LeaveGroupResponse(error_code=reply.code)
         assert isinstance(reply, LeaveGroupResponse)
-        if one_by_one:
+        if only_one:
             reply.error_code = reply.members[0].error_code
         return reply
 

@@ -1,7 +1,5 @@
-"""DescribeLogDirs: how much each replica takes on this broker's disk.
-
-AlterReplicaLogDirs moves a replica to another log directory of its broker (KIP-113). A broker has one here: the replica
-is there already, or there is no such directory.
+"""DescribeLogDirs: the size of each replica on this broker's disk. AlterReplicaLogDirs (KIP-113): a broker has one log
+directory here, so a replica is there already, or the directory does not exist.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Questions about offsets: ListOffsets, OffsetForLeaderEpoch; and DeleteRecords, which moves the first of them."""
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ EARLIEST_PENDING_UPLOAD = -6
 
 OFFSET_NOT_AVAILABLE_FROM = 5
 DELETE_MS_MAX = 600_000
-"""Nobody waits longer for followers to delete what the leader has deleted, whatever it asks for."""
-DELETE_LOOK_SECONDS = 0.02
+"""The longest wait for followers in DeleteRecords, whatever timeout the client asks for."""
+DELETE_CHECK_SECONDS = 0.02
 CONSUMER = -1
-"""The replica id of everybody who is no broker; -2 is a consumer that debugs."""
+"""The replica id of clients; -2 is a debugging consumer."""
 
 
-class Found(NamedTuple):
+class FoundOffset(NamedTuple):
     timestamp: int = -1
     offset: int = -1
     leader_epoch: int = -1
@@ -58,8 +58,8 @@ class Found(NamedTuple):
 
 @serves(LIST_OFFSETS)
 async def list_offsets(context: Context, message: ListOffsetsRequest, request: Request) -> ListOffsetsResponse:
-    """Whatever `replica_id` says, the answer is the one for a client: brokers of ours do not ask this, and clients fill
-    the field with anything (kafka-python: 0)."""
+    """`replica_id` is ignored: our brokers do not send this request, and clients fill the field with anything
+    (kafka-python: 0)."""
     topics = []
     for topic in message.topics:
         results = []
@@ -71,8 +71,8 @@ async def list_offsets(context: Context, message: ListOffsetsRequest, request: R
                 found = await _find(context, partition, wanted, message.isolation_level)
                 result.timestamp, result.offset, result.leader_epoch = found
             except Refused as refused:
-                result.error_code = _known_to(request, refused.code)
-            except StorageFault as fault:  # of this one: the others can be answered
+                result.error_code = _error_for(request, refused.code)
+            except StorageFault as fault:  # of this partition only
                 context.disk_errors.read_refused(partition, fault)
                 result.error_code = ErrorCode.kafka_storage_error
             results.append(result)
@@ -80,40 +80,42 @@ async def list_offsets(context: Context, message: ListOffsetsRequest, request: R
     return ListOffsetsResponse(topics=topics)
 
 
-def _known_to(request: Request, code: ErrorCode) -> ErrorCode:
-    """A client older than KIP-207 tries again after another error."""
+def _error_for(request: Request, code: ErrorCode) -> ErrorCode:
+    """Clients before KIP-207 retry another error."""
     if code == ErrorCode.offset_not_available and request.version < OFFSET_NOT_AVAILABLE_FROM:
         return ErrorCode.leader_not_available
     return code
 
 
-async def _find(context: Context, partition: Partition, wanted: ListOffsetsPartition, isolation_level: int) -> Found:
+async def _find(
+    context: Context, partition: Partition, wanted: ListOffsetsPartition, isolation_level: int
+) -> FoundOffset:
     limit, established = partition.readable_limit(isolation_level), partition.established
     if wanted.timestamp == LATEST:
         if not established:
             raise Refused(ErrorCode.offset_not_available)
-        return Found(-1, limit, partition.leader_epoch)
+        return FoundOffset(-1, limit, partition.leader_epoch)
     if wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return Found(-1, *partition.earliest())
+        return FoundOffset(-1, *partition.earliest())
     if wanted.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return Found()  # nothing is ever moved to another tier
-    # Searching opens segments that nobody may have read for days: beside the loop.
+        return FoundOffset()  # there is no tiered storage
+    # The search may read segments from disk: in a thread.
     if wanted.timestamp == MAX_TIMESTAMP:
         found = await context.runtime.offload(partition.offset_of_max_timestamp, limit)
     elif wanted.timestamp >= 0:
         found = await context.runtime.offload(partition.offset_for_timestamp, wanted.timestamp, limit)
     else:
-        raise Refused(ErrorCode.unsupported_version, f"timestamp {wanted.timestamp} means nothing")
-    if found is None and not established:  # it may be there, where consumers were shown it and will be again (KIP-207)
+        raise Refused(ErrorCode.unsupported_version, f"timestamp {wanted.timestamp} has no meaning")
+    if found is None and not established:  # it may exist below the high watermark, which is not known yet (KIP-207)
         raise Refused(ErrorCode.offset_not_available)
-    return Found() if found is None else Found(*found)
+    return FoundOffset() if found is None else FoundOffset(*found)
 
 
 @serves(OFFSET_FOR_LEADER_EPOCH)
 def offset_for_leader_epoch(
     context: Context, message: OffsetForLeaderEpochRequest, request: Request
 ) -> OffsetForLeaderEpochResponse:
-    """Where a leader epoch ended: a client that was away finds out whether what it read is still there."""
+    """The end offset of a leader epoch: clients detect truncation with it (KIP-320)."""
     topics = []
     for topic in message.topics:
         results = []
@@ -134,14 +136,14 @@ def offset_for_leader_epoch(
 class Deletion(NamedTuple):
     partition: Partition
     offset: int
-    """What is before it shall be gone."""
+    """Records before it are deleted."""
     result: DeleteRecordsPartitionResult
 
 
 @serves(DELETE_RECORDS)
 async def delete_records(context: Context, message: DeleteRecordsRequest, request: Request) -> DeleteRecordsResponse:
-    """Answered when the new start is on disk here, and known to all that are in sync: what was said to be deleted comes
-    back neither after a crash nor with the next leader."""
+    """The response waits until the new log start is durable here and known to all in-sync replicas: deleted records
+    come back neither after a crash nor with the next leader."""
     deadline = context.runtime.now() + min(message.timeout_ms, DELETE_MS_MAX) / 1000
     topics, begun = [], []
     for topic in message.topics:
@@ -154,13 +156,13 @@ async def delete_records(context: Context, message: DeleteRecordsRequest, reques
                 result.error_code = refused.code
             results.append(result)
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
-    if await _write_down(context, begun):
+    if await _persist(context, begun):
         await _followed(context, begun, deadline)
     return DeleteRecordsResponse(topics=topics)
 
 
-async def _write_down(context: Context, begun: list[Deletion]) -> bool:
-    """Whether the new starts are on disk. A full one has room again when the files of what was deleted are gone."""
+async def _persist(context: Context, begun: list[Deletion]) -> bool:
+    """Whether the new log starts are durable. On a full disk, the files of deleted records are removed first."""
     fault: StorageFault | None = None
     for again in (False, True):
         if again:
@@ -169,13 +171,13 @@ async def _write_down(context: Context, begun: list[Deletion]) -> bool:
             write = context.replicas.checkpoint(LOG_STARTS)
             if write is not None:
                 await context.runtime.offload(write)
-            for deletion in begun:  # followers are told no log start that is not in the manifest
+            for deletion in begun:  # followers get only log starts that are in the manifest
                 await context.runtime.offload(deletion.partition.prove_log_start, deletion.offset)
                 deletion.partition.wake()
             return True
         except StorageFault as refused:
             fault = refused
-    logger.error("DeleteRecords: where the logs start now cannot be written down (KAFKA_STORAGE_ERROR): %s", fault)
+    logger.error("DeleteRecords: the new log starts cannot be written (KAFKA_STORAGE_ERROR): %s", fault)
     for deletion in begun:
         deletion.result.error_code = ErrorCode.kafka_storage_error
     return False
@@ -197,16 +199,16 @@ def _delete(
 
 
 async def _followed(context: Context, deletions: list[Deletion], deadline: float) -> None:
-    """Until the followers have deleted what the leader has, or time is up."""
+    """Wait until the in-sync followers have deleted the records, or the timeout."""
     while True:
         deletions = [deletion for deletion in deletions if not _settled(deletion)]
         if not deletions or context.runtime.now() >= deadline:
             return
-        await asyncio.sleep(DELETE_LOOK_SECONDS)
+        await asyncio.sleep(DELETE_CHECK_SECONDS)
 
 
 def _settled(deletion: Deletion) -> bool:
-    """Whether it has its final answer. What it has until then is the answer when time is up."""
+    """Whether the result is final. Until then it is the result at the timeout."""
     partition, offset, result = deletion
     if not partition.leads:
         result.low_watermark, result.error_code = -1, ErrorCode.not_leader_or_follower

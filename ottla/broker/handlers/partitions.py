@@ -1,5 +1,4 @@
-"""What the controller decides about partitions: who leads them (ElectLeaders), where their replicas are
-(AlterPartitionReassignments, ListPartitionReassignments), and who is in sync (AlterPartition, for leaders only)."""
+"""ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments; AlterPartition, for leaders only."""
 
 from __future__ import annotations
 

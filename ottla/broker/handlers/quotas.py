@@ -1,4 +1,4 @@
-"""DescribeClientQuotas, AlterClientQuotas: no client has a quota, and none can be given one."""
+"""DescribeClientQuotas, AlterClientQuotas: client quotas are not implemented."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TYPE_CHARS_SHOWN: Final = 100
 
 
 class _Match(IntEnum):
-    """What a component of a filter asks of an entity: a name, the default, or any name (KIP-546)."""
+    """The match types of a filter (KIP-546)."""
 
     exact = 0
     default = 1
@@ -44,7 +44,7 @@ def describe(context: Context, message: DescribeClientQuotasRequest, request: Re
 
 
 def _check_filter(components: list[ComponentData]) -> None:
-    """A filter that means nothing is refused, as Kafka refuses it, whether or not there is anything to be found."""
+    """Refuses invalid filters as Kafka does."""
     seen: set[str] = set()
     for component in components:
         kind, match = component.entity_type, component.match_type

@@ -1,4 +1,4 @@
-"""Replies of coordinators as responses."""
+"""Responses from the replies of coordinators."""
 
 from __future__ import annotations
 
@@ -10,17 +10,39 @@ from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response
 from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.decision import Reply
+from ottla.errors import ErrorCode, Refused
 from ottla.net.server import Pending
 from ottla.net.server import Reply as Framed
+from ottla.wire.refusal import refusal
 from ottla.wire.tree import Message
 
 log = logging.getLogger("ottla.coordinator")
 
+M = TypeVar("M", bound=Message)
 S = TypeVar("S", bound=Response)
 
 
+def expect(response: type[M], refused: Callable[[Refused], M]) -> Callable[[Reply], M]:
+    """The response out of a reply that is one already, or `Refused`."""
+
+    def shaped(reply: Reply) -> M:
+        if isinstance(reply, Refused):
+            return refused(reply)
+        assert isinstance(reply, response)
+        return reply
+
+    return shaped
+
+
+def refusal_of(response: type[M], message: Message, request: Request, code: ErrorCode) -> M:
+    """The response with this error code for everything the request names."""
+    found = refusal(message, request.version, code)
+    assert isinstance(found, response)
+    return found
+
+
 def respond(promise: Promise, request: Request, shape: Callable[[Reply], S]) -> S | Pending:
-    """The answer in the shape the API wants it, now or when it is there."""
+    """The response that `shape` makes of the reply, now or when the reply comes."""
     if promise.reply is not None:
         return shape(promise.reply)
     pending = Pending()
@@ -29,7 +51,7 @@ def respond(promise: Promise, request: Request, shape: Callable[[Reply], S]) -> 
         framed = None
         try:
             framed = request.frame(request.route.encode(shape(reply)))
-        except Exception as failure:  # others wait for their answers, and the loop for us
+        except Exception as failure:  # this runs among the replies of others
             log.error("%s failed", request.route.api.name, exc_info=failure)
             request.connection.close(f"{request.route.api.name} failed")
         pending.resolve(framed)
@@ -39,7 +61,8 @@ def respond(promise: Promise, request: Request, shape: Callable[[Reply], S]) -> 
 
 
 def overlapping(context: Context, request: Request, work: Coroutine[object, object, Message]) -> Pending:
-    """Answer later, and let other brokers' questions on the same connection pass: this one may wait for replication."""
+    """Respond later, and serve the following requests of the connection meanwhile: this one may wait for
+    replication."""
     pending = Pending(overlaps=True)
 
     async def answer() -> None:

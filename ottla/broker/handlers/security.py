@@ -1,4 +1,4 @@
-"""Who is who. Brokers prove themselves to each other (`net.authentication`); clients need not, and hear so."""
+"""SASL of brokers (`net.authentication`); ACL, SCRAM and delegation token APIs, which are disabled for clients."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DISABLED = ErrorCode.security_disabled
 _WHY = "No authorizer is configured on the broker"
 _NO_SCRAM = "This broker has no SCRAM users: nothing was changed, and nobody has to authenticate"
 _NO_TOKENS = ErrorCode.delegation_token_request_not_allowed
-"""What Kafka answers to whoever comes in without having authenticated: a token stands for a user, and nobody is one."""
+"""Kafka's answer on an unauthenticated connection: a token belongs to an authenticated user."""
 _ANONYMOUS = ("User", "ANONYMOUS")
 _NEVER_MS = -1
 
@@ -49,7 +49,7 @@ def sasl_handshake(context: Context, message: SaslHandshakeRequest, request: Req
     connection = request.connection
     connection.authentication = None
     for_brokers = request.session.listener_name == context.config.inter_broker_endpoint.name
-    # Version 0 goes on with bytes that stand in no frame: we do not.
+    # Version 0 continues with bytes outside of frames: not supported.
     if not for_brokers or request.session.broker_id is not None or request.version == 0:
         return SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state)
     if message.mechanism != MECHANISM:
@@ -71,7 +71,7 @@ def sasl_authenticate(context: Context, message: SaslAuthenticateRequest, reques
     except AuthenticationFailed as failed:
         connection.authentication = None
         log.warning("a connection from %s is not that of a broker: %s", connection.address, failed)
-        context.runtime.call_soon(connection.close, "it has not proved who it is")  # after the answer
+        context.runtime.call_soon(connection.close, "it has not authenticated")  # after the response
         return SaslAuthenticateResponse(
             error_code=ErrorCode.sasl_authentication_failed, error_message="Authentication failed"
         )
@@ -102,7 +102,7 @@ def delete_acls(context: Context, message: DeleteAclsRequest, request: Request) 
 def describe_scram(
     context: Context, message: DescribeUserScramCredentialsRequest, request: Request
 ) -> DescribeUserScramCredentialsResponse:
-    """No user has SCRAM credentials: nobody is listed, and whoever is asked for by name is not found."""
+    """No user has SCRAM credentials."""
     results = []
     for name, times in Counter(user.name for user in message.users or ()).items():
         if times > 1:

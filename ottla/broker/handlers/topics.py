@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: done by the controller, answered when this broker sees the change."""
+"""CreateTopics, DeleteTopics, CreatePartitions: run by the controller, answered when this broker has the change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ottla.wire.schema.delete_topics import DeletableTopicResult, DeleteTopicsRe
 from ottla.wire.tree import ZERO_UUID
 
 
-def _twice(names: list[str]) -> set[str]:
+def _duplicates(names: list[str]) -> set[str]:
     return {name for name, count in Counter(names).items() if count > 1}
 
 
@@ -37,7 +37,7 @@ _DUPLICATE = "the request names this topic more than once"
 @serves(CREATE_TOPICS)
 @by_controller
 async def create_topics(context: Context, message: CreateTopicsRequest, request: Request) -> CreateTopicsResponse:
-    duplicates = _twice([topic.name for topic in message.topics])
+    duplicates = _duplicates([topic.name for topic in message.topics])
     wanted = [topic for topic in message.topics if topic.name not in duplicates]
     specs = [_spec(topic) for topic in wanted]
     results = await context.cluster.create_topics(specs, validate_only=message.validate_only)
@@ -111,7 +111,7 @@ async def delete_topics(context: Context, message: DeleteTopicsRequest, request:
 
 
 def _to_delete(context: Context, message: DeleteTopicsRequest) -> tuple[list[str | bytes], list[DeletableTopicResult]]:
-    """Each topic by its name or its id; and what cannot be meant, which nobody would want to guess."""
+    """The topics by name or id, and the refusals of ambiguous ones."""
     refused: list[DeletableTopicResult] = []
 
     def refuse(name: str | None, topic_id: bytes, why: str) -> None:
@@ -148,7 +148,7 @@ def _to_delete(context: Context, message: DeleteTopicsRequest) -> tuple[list[str
 async def create_partitions(
     context: Context, message: CreatePartitionsRequest, request: Request
 ) -> CreatePartitionsResponse:
-    duplicates = _twice([topic.name for topic in message.topics])
+    duplicates = _duplicates([topic.name for topic in message.topics])
     specs = [
         PartitionsSpec(
             topic.name,

@@ -1,4 +1,4 @@
-"""The side of a partition's leader: markers that a coordinator wants written, and producers for administrators."""
+"""WriteTxnMarkers and DescribeProducers: served by partition leaders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ottla.wire.schema.write_txn_markers import (
 )
 
 COMMIT_TIMEOUT_S = 10.0
-"""So long markers may take to be committed, before their coordinator is told to ask again."""
+"""How long to wait until markers are committed; then the coordinator has to retry."""
 
 
 @serves(WRITE_TXN_MARKERS)
@@ -32,7 +32,7 @@ def handle(context: Context, message: WriteTxnMarkersRequest, request: Request) 
 
 
 async def _write(context: Context, message: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    answers = _Answers(message)
+    results = _Results(message)
     for number, marker in enumerate(message.markers):
         end = TransactionEnd(
             marker.producer_id,
@@ -43,13 +43,13 @@ async def _write(context: Context, message: WriteTxnMarkersRequest) -> WriteTxnM
         )
         for topic in marker.topics:
             for index in topic.partition_indexes:
-                context.marker_writer.write(topic.name, index, end, partial(answers.done, number, topic.name, index))
-    await answers.wait()
-    return answers.response()
+                context.marker_writer.write(topic.name, index, end, partial(results.done, number, topic.name, index))
+    await results.wait()
+    return results.response()
 
 
-class _Answers:
-    """What became of each marker; those of which nothing is known when time is up are to be asked for again."""
+class _Results:
+    """The error code of each marker; REQUEST_TIMED_OUT for those without one in time."""
 
     def __init__(self, message: WriteTxnMarkersRequest) -> None:
         self._message = message

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: offsets that count when a producer's transaction is committed (KIP-447)."""
+"""TxnOffsetCommit: offsets that are committed with a producer's transaction (KIP-447)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Coroutine
 
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
-from ottla.broker.handlers.replies import respond
+from ottla.broker.handlers.replies import refusal_of, respond
 from ottla.coordinator.coordinator_service import Promise
-from ottla.coordinator.decision import Decision, Producer, Reply, ReplyTo
+from ottla.coordinator.decision import Decision, ProducerIdAndEpoch, Reply, ReplyTo
 from ottla.coordinator.group_machine import GroupMachine
-from ottla.coordinator.transaction_steps import Identity
-from ottla.coordinator.transaction_verification import Manner, Verification
+from ottla.coordinator.transaction_verification import Verification, VerificationMode
 from ottla.errors import ErrorCode, Refused
 from ottla.net.server import Pending
 from ottla.replication.partition import Partition
@@ -32,40 +31,38 @@ from ottla.wire.schema.txn_offset_commit import (
 Answer = TxnOffsetCommitResponse | Pending | Coroutine[object, object, TxnOffsetCommitResponse]
 
 ABORTABLE_FROM = 4
-"""From this version on the producer knows errors that mean: abort."""
+"""From this version on the producer knows TRANSACTION_ABORTABLE."""
 ADDS_FROM = 5
-"""From this version on the producer speaks the second version of the protocol."""
+"""From this version on the producer uses version 2 of the transaction protocol."""
 
-_TOLD_AS = {ErrorCode.not_enough_replicas: ErrorCode.coordinator_load_in_progress}
-"""What those who commit offsets try again after."""
+_ANSWERED_AS = {ErrorCode.not_enough_replicas: ErrorCode.coordinator_load_in_progress}
+"""Errors that clients of this API retry."""
 
 
 @serves(TXN_OFFSET_COMMIT)
 def commit(context: Context, message: TxnOffsetCommitRequest, request: Request) -> Answer:
     try:
         partition = _partition(context, message)
-        speaker = Identity(message.producer_id, message.producer_epoch)
-        manner = _manner(request.version)
-        verification = Verification(context.verifier, message.transactional_id, speaker, [partition], manner)
+        producer = ProducerIdAndEpoch(message.producer_id, message.producer_epoch)
+        mode = VerificationMode.of(request.version, abortable_from=ABORTABLE_FROM, adds_from=ADDS_FROM)
+        verification = Verification(context.verifier, message.transactional_id, producer, [partition], mode)
     except Refused as refused:
-        return _shaped(message, refused)
+        return _shaped(request, message, refused)
     if verification.needed and not verification.verify_at_once():
-        return _verify_first(context, message, partition, verification)
+        return _verify_first(context, request, message, partition, verification)
     promise = _ask(context, message, partition, verification)
-    return respond(promise, request, lambda reply: _shaped(message, reply))
-
-
-def _manner(version: int) -> Manner:
-    if version >= ADDS_FROM:
-        return Manner.ADD
-    return Manner.ASK_ABORTABLE if version >= ABORTABLE_FROM else Manner.ASK
+    return respond(promise, request, lambda reply: _shaped(request, message, reply))
 
 
 async def _verify_first(
-    context: Context, message: TxnOffsetCommitRequest, partition: Partition, verification: Verification
+    context: Context,
+    request: Request,
+    message: TxnOffsetCommitRequest,
+    partition: Partition,
+    verification: Verification,
 ) -> TxnOffsetCommitResponse:
     await verification.verify()
-    return _shaped(message, await _ask(context, message, partition, verification).answered())
+    return _shaped(request, message, await _ask(context, message, partition, verification).answered())
 
 
 def _ask(
@@ -77,9 +74,9 @@ def _ask(
     )
 
 
-def _shaped(message: TxnOffsetCommitRequest, reply: Reply) -> TxnOffsetCommitResponse:
+def _shaped(request: Request, message: TxnOffsetCommitRequest, reply: Reply) -> TxnOffsetCommitResponse:
     if isinstance(reply, Refused):
-        return _refused(message, _TOLD_AS.get(reply.code, reply.code))
+        return refusal_of(TxnOffsetCommitResponse, message, request, _ANSWERED_AS.get(reply.code, reply.code))
     assert isinstance(reply, OffsetCommitResponse)
     return TxnOffsetCommitResponse(
         topics=[
@@ -96,7 +93,7 @@ def _shaped(message: TxnOffsetCommitRequest, reply: Reply) -> TxnOffsetCommitRes
 
 
 def _partition(context: Context, message: TxnOffsetCommitRequest) -> Partition:
-    """Where the group's offsets are kept: what becomes part of the transaction."""
+    """The partition of the group in `__consumer_offsets`, which becomes part of the transaction."""
     if not message.transactional_id:
         raise Refused(ErrorCode.invalid_request)
     groups = context.groups
@@ -116,14 +113,14 @@ def _decide(
     now: float,
     now_ms: int,
 ) -> Decision:
-    """The guard is shown in the same breath in which the offsets are appended."""
-    producer = Producer(message.producer_id, message.producer_epoch)
-    partition.transactions.check_within(producer.id, producer.epoch, verification.guard(partition))
-    return groups.commit_in_transaction(_plain(message), producer, reply_to, now, now_ms)
+    """The guard is checked in the same step in which the offsets are appended."""
+    producer = ProducerIdAndEpoch(message.producer_id, message.producer_epoch)
+    partition.transactions.check_within(*producer, verification.guard(partition))
+    return groups.commit_in_transaction(_as_offset_commit(message), producer, reply_to, now, now_ms)
 
 
-def _plain(message: TxnOffsetCommitRequest) -> OffsetCommitRequest:
-    """What is committed, in the words of a commit outside a transaction."""
+def _as_offset_commit(message: TxnOffsetCommitRequest) -> OffsetCommitRequest:
+    """The same offsets as an OffsetCommit."""
     return OffsetCommitRequest(
         group_id=message.group_id,
         generation_id_or_member_epoch=message.generation_id,
@@ -144,20 +141,4 @@ def _plain(message: TxnOffsetCommitRequest) -> OffsetCommitRequest:
             )
             for topic in message.topics
         ],
-    )
-
-
-def _refused(message: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse:
-    """There is no place to say it but at every partition."""
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
-                    for each in topic.partitions
-                ],
-            )
-            for topic in message.topics
-        ]
     )

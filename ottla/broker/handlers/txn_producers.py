@@ -1,29 +1,31 @@
-"""Transactions as their producers ask for them: begin, add, end; and as administrators see them.
+"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn; DescribeTransactions, ListTransactions.
 
-The coordinator of the transactional id answers. Producers of old versions know one word for being fenced; newer ones
-know that it was another producer that did it (KIP-588).
+The transaction coordinator of the transactional id decides. Old versions have one error code for a fenced producer,
+INVALID_PRODUCER_EPOCH; newer ones have PRODUCER_FENCED (KIP-588).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine
 
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
 from ottla.broker.handlers.replies import overlapping, respond
 from ottla.coordinator.coordinator_service import InTurns, Promise
-from ottla.coordinator.decision import Reply
+from ottla.coordinator.decision import ProducerIdAndEpoch, Reply
 from ottla.coordinator.regex import compile_regex
 from ottla.coordinator.transaction_machine import NEEDS_PRODUCER_ID, Codes, TransactionMachine
-from ottla.coordinator.transaction_records import TopicPartition, TransactionState, TransactionValue
-from ottla.coordinator.transaction_steps import EPOCH_BUMPS_FROM, Identity
-from ottla.errors import ErrorCode, Refused
+from ottla.coordinator.transaction_records import TransactionState, TransactionValue
+from ottla.coordinator.transaction_steps import EPOCH_BUMPS_FROM
+from ottla.errors import ErrorCode, Fault, Refused
 from ottla.net.server import Pending
 from ottla.wire.apis import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
     DESCRIBE_TRANSACTIONS,
     END_TXN,
+    INIT_PRODUCER_ID,
     LIST_TRANSACTIONS,
 )
 from ottla.wire.schema import describe_transactions, list_transactions
@@ -38,11 +40,14 @@ from ottla.wire.schema.add_partitions_to_txn import (
 )
 from ottla.wire.schema.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.wire.topic_partition import TopicPartition, by_topic
+
+log = logging.getLogger("ottla.broker")
 
 BUMPS_FROM = 5
-"""From this version on EndTxn raises the epoch: the second version of the protocol."""
+"""From this version on EndTxn raises the epoch: version 2 of the transaction protocol."""
 BETWEEN_BROKERS_FROM = 4
-"""From this version on AddPartitionsToTxn is what leaders ask coordinators."""
+"""From this version on AddPartitionsToTxn is sent by partition leaders."""
 _FENCED_FROM = 2
 _FENCED_FROM_INIT = 4
 
@@ -52,21 +57,41 @@ def _known_to(code: ErrorCode, version: int, fenced_from: int = _FENCED_FROM) ->
     return ErrorCode.invalid_producer_epoch if old else code
 
 
-async def init(context: Context, message: InitProducerIdRequest, request: Request) -> InitProducerIdResponse:
-    """InitProducerId, for a producer with a transactional id."""
+@serves(INIT_PRODUCER_ID)
+async def init_producer_id(
+    context: Context, message: InitProducerIdRequest, request: Request
+) -> InitProducerIdResponse:
+    if message.transactional_id == "":
+        return InitProducerIdResponse(error_code=ErrorCode.invalid_request)
+    if message.transactional_id is not None:
+        return await _init_transactional(context, message, request)
+    try:
+        producer_id = await context.producer_ids.take()
+    except Fault as fault:
+        # The error that Kafka answers while it has no block of ids: clients retry.
+        log.warning("no producer ids: %s", fault)
+        return InitProducerIdResponse(error_code=ErrorCode.coordinator_load_in_progress)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+async def _init_transactional(
+    context: Context, message: InitProducerIdRequest, request: Request
+) -> InitProducerIdResponse:
     has_one = message.producer_id >= 0 and message.producer_epoch >= 0
-    expected = Identity(message.producer_id, message.producer_epoch) if has_one else None
+    expected = ProducerIdAndEpoch(message.producer_id, message.producer_epoch) if has_one else None
     reply = await _init(context, message, expected, None).answered()
     if reply is NEEDS_PRODUCER_ID:
         reply = await _init(context, message, expected, await context.producer_ids.take()).answered()
     if isinstance(reply, Refused):
         code = _known_to(reply.code, request.version, _FENCED_FROM_INIT)
         return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
-    assert isinstance(reply, Identity)
+    assert isinstance(reply, ProducerIdAndEpoch)
     return InitProducerIdResponse(producer_id=reply.producer_id, producer_epoch=reply.epoch)
 
 
-def _init(context: Context, message: InitProducerIdRequest, expected: Identity | None, spare_id: int | None) -> Promise:
+def _init(
+    context: Context, message: InitProducerIdRequest, expected: ProducerIdAndEpoch | None, spare_id: int | None
+) -> Promise:
     transactional_id = message.transactional_id
     assert transactional_id is not None
     return context.transactions.ask(
@@ -87,26 +112,26 @@ def add_partitions(
     if request.version >= BETWEEN_BROKERS_FROM:
         return overlapping(context, request, _add_for_leaders(context, message))
     topics = message.v3_and_below_topics
-    speaker = Identity(message.v3_and_below_producer_id, message.v3_and_below_producer_epoch)
+    producer = ProducerIdAndEpoch(message.v3_and_below_producer_id, message.v3_and_below_producer_epoch)
 
     def shaped(reply: Reply) -> AddPartitionsToTxnResponse:
         codes = _codes(topics, reply)
-        codes = {place: _known_to(code, request.version) for place, code in codes.items()}
+        codes = {partition: _known_to(code, request.version) for partition, code in codes.items()}
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_by_topic(topics, codes))
 
-    promise = _add(context, message.v3_and_below_transactional_id, speaker, topics)
+    promise = _add(context, message.v3_and_below_transactional_id, producer, topics)
     return respond(promise, request, shaped)
 
 
 async def _add_for_leaders(context: Context, message: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-    """What the leaders of partitions ask, on behalf of producers that have written to them."""
+    """Transaction verification: requests of partition leaders."""
     asked = []
     for each in message.transactions:
-        speaker = Identity(each.producer_id, each.producer_epoch)
+        producer = ProducerIdAndEpoch(each.producer_id, each.producer_epoch)
         if each.verify_only:
-            asked.append(_verify(context, each.transactional_id, speaker, each.topics))
+            asked.append(_verify(context, each.transactional_id, producer, each.topics))
         else:
-            asked.append(_add(context, each.transactional_id, speaker, each.topics, version=EPOCH_BUMPS_FROM))
+            asked.append(_add(context, each.transactional_id, producer, each.topics, version=EPOCH_BUMPS_FROM))
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
             AddPartitionsToTxnResult(
@@ -118,48 +143,52 @@ async def _add_for_leaders(context: Context, message: AddPartitionsToTxnRequest)
     )
 
 
-def _places(topics: list[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
-    return [(topic.name, index) for topic in topics for index in topic.partitions]
+def _partitions(topics: list[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
 
 
 def _add(
     context: Context,
     transactional_id: str,
-    speaker: Identity,
+    producer: ProducerIdAndEpoch,
     topics: list[AddPartitionsToTxnTopic],
     *,
     version: int = 0,
 ) -> Promise:
-    """All of them or none: one that does not exist spoils it for the others."""
-    places = _places(topics)
-    unknown = {place for place in places if context.image.partition(*place) is None}
+    """All partitions or none: if one does not exist, none is added."""
+    partitions = _partitions(topics)
+    unknown = {partition for partition in partitions if context.image.partition(*partition) is None}
     if unknown:
         promise = Promise()
         promise.answer(
             {
-                place: ErrorCode.unknown_topic_or_partition if place in unknown else ErrorCode.operation_not_attempted
-                for place in places
+                partition: ErrorCode.unknown_topic_or_partition
+                if partition in unknown
+                else ErrorCode.operation_not_attempted
+                for partition in partitions
             }
         )
         return promise
     return context.transactions.ask(
         transactional_id,
-        lambda machine, to, now, now_ms: machine.add(transactional_id, speaker, places, to, now_ms, version=version),
+        lambda machine, to, now, now_ms: machine.add(
+            transactional_id, producer, partitions, to, now_ms, version=version
+        ),
     )
 
 
 def _verify(
-    context: Context, transactional_id: str, speaker: Identity, topics: list[AddPartitionsToTxnTopic]
+    context: Context, transactional_id: str, producer: ProducerIdAndEpoch, topics: list[AddPartitionsToTxnTopic]
 ) -> Promise:
-    places = _places(topics)
+    partitions = _partitions(topics)
     return context.transactions.ask(
-        transactional_id, lambda machine, to, now, now_ms: machine.verify(transactional_id, speaker, places, to)
+        transactional_id, lambda machine, to, now, now_ms: machine.verify(transactional_id, producer, partitions, to)
     )
 
 
 def _codes(topics: list[AddPartitionsToTxnTopic], reply: Reply) -> Codes:
     if isinstance(reply, Refused):
-        return dict.fromkeys(_places(topics), reply.code)
+        return dict.fromkeys(_partitions(topics), reply.code)
     assert isinstance(reply, dict)
     return reply
 
@@ -169,7 +198,9 @@ def _by_topic(topics: list[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPa
         AddPartitionsToTxnTopicResult(
             name=topic.name,
             results_by_partition=[
-                AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=codes[topic.name, index])
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=index, partition_error_code=codes[TopicPartition(topic.name, index)]
+                )
                 for index in topic.partitions
             ],
         )
@@ -181,7 +212,7 @@ def _by_topic(topics: list[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPa
 def add_offsets(
     context: Context, message: AddOffsetsToTxnRequest, request: Request
 ) -> AddOffsetsToTxnResponse | Pending | Coroutine[object, object, AddOffsetsToTxnResponse]:
-    """The offsets of a group live in one partition of the offsets topic: that is what becomes part of it."""
+    """Adds the partition of the group in `__consumer_offsets` to the transaction."""
     groups = context.groups
 
     def shaped(reply: Reply) -> AddOffsetsToTxnResponse:
@@ -192,19 +223,19 @@ def add_offsets(
         return AddOffsetsToTxnResponse(error_code=_known_to(code, request.version))
 
     def ask(index: int) -> Promise:
-        place = AddPartitionsToTxnTopic(name=groups.topic, partitions=[index])
-        speaker = Identity(message.producer_id, message.producer_epoch)
-        return _add(context, message.transactional_id, speaker, [place])
+        partition = AddPartitionsToTxnTopic(name=groups.topic, partitions=[index])
+        producer = ProducerIdAndEpoch(message.producer_id, message.producer_epoch)
+        return _add(context, message.transactional_id, producer, [partition])
 
-    async def make_topic_first() -> AddOffsetsToTxnResponse:
-        await groups.make_topic()
+    async def create_topic_first() -> AddOffsetsToTxnResponse:
+        await groups.create_topic()
         index = groups.partition_of(message.group_id)
         if index is None:
             return AddOffsetsToTxnResponse(error_code=ErrorCode.coordinator_not_available)
         return shaped(await ask(index).answered())
 
     index = groups.partition_of(message.group_id)
-    return make_topic_first() if index is None else respond(ask(index), request, shaped)
+    return create_topic_first() if index is None else respond(ask(index), request, shaped)
 
 
 # Ending.
@@ -216,10 +247,10 @@ def end(
 ) -> EndTxnResponse | Pending | Coroutine[object, object, EndTxnResponse]:
     def shaped(reply: Reply) -> EndTxnResponse:
         if reply is NEEDS_PRODUCER_ID:
-            return EndTxnResponse(error_code=ErrorCode.concurrent_transactions)  # it asks again, and finds one
+            return EndTxnResponse(error_code=ErrorCode.concurrent_transactions)  # the producer retries
         if isinstance(reply, Refused):
             return EndTxnResponse(error_code=_known_to(reply.code, request.version))
-        assert isinstance(reply, Identity)
+        assert isinstance(reply, ProducerIdAndEpoch)
         return EndTxnResponse(producer_id=reply.producer_id, producer_epoch=reply.epoch)
 
     promise = _end(context, message, request.version, None)
@@ -234,12 +265,12 @@ def end(
 
 
 def _end(context: Context, message: EndTxnRequest, version: int, spare_id: int | None) -> Promise:
-    speaker = Identity(message.producer_id, message.producer_epoch)
+    producer = ProducerIdAndEpoch(message.producer_id, message.producer_epoch)
     return context.transactions.ask(
         message.transactional_id,
         lambda machine, to, now, now_ms: machine.end(
             message.transactional_id,
-            speaker,
+            producer,
             to,
             now_ms,
             committed=message.committed,
@@ -249,7 +280,7 @@ def _end(context: Context, message: EndTxnRequest, version: int, spare_id: int |
     )
 
 
-# Looking.
+# Describing.
 
 
 @serves(DESCRIBE_TRANSACTIONS)
@@ -271,9 +302,6 @@ async def _describe(context: Context, transactional_id: str) -> describe_transac
         return describe_transactions.TransactionState(
             error_code=ErrorCode.transactional_id_not_found, transactional_id=transactional_id
         )
-    topics: dict[str, list[int]] = {}
-    for topic, index in value.partitions:
-        topics.setdefault(topic, []).append(index)
     return describe_transactions.TransactionState(
         transactional_id=transactional_id,
         transaction_state=value.state.label,
@@ -281,7 +309,10 @@ async def _describe(context: Context, transactional_id: str) -> describe_transac
         transaction_start_time_ms=value.started_ms,
         producer_id=value.producer_id,
         producer_epoch=value.producer_epoch,
-        topics=[describe_transactions.TopicData(topic=topic, partitions=indexes) for topic, indexes in topics.items()],
+        topics=[
+            describe_transactions.TopicData(topic=topic, partitions=indexes)
+            for topic, indexes in by_topic(value.partitions).items()
+        ],
     )
 
 
@@ -289,7 +320,6 @@ async def _describe(context: Context, transactional_id: str) -> describe_transac
 async def list_all(
     context: Context, message: list_transactions.ListTransactionsRequest, request: Request
 ) -> list_transactions.ListTransactionsResponse:
-    """Those that this broker coordinates."""
     labels = {state.label: state for state in TransactionState}
     wanted = {labels[name] for name in message.state_filters if name in labels}
     unknown = [name for name in message.state_filters if name not in labels]

@@ -128,7 +128,7 @@ class Batch:
         return self._data
 
     def _build(self, **how: Any) -> bytes:
-        return build_batch(self.records, by_place=True, **how)
+        return build_batch(self.records, by_index=True, **how)
 
     def depart(self, node_id: int) -> None:
         self.state = BatchState.IN_FLIGHT

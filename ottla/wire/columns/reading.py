@@ -1,12 +1,12 @@
-"""From batches to columns: what the records of many batches say, field by field.
+"""From batches to columns, with the names and types of Spark's Kafka connector.
 
-What contradicts itself is refused, as `ottla.wire.records` does. Positions only rise from field to field, so whoever
-ends exactly where its record ends never left it on the way. Headers that nobody asked for are not looked at.
+Inconsistent records are refused as in `ottla.wire.records`. Positions only rise from field to field, so fields that end
+exactly where their record ends lie within it. Headers are decoded only if their column is requested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -16,17 +16,49 @@ import pyarrow as pa
 
 from ottla.runtime import Buffer
 from ottla.wire.batch import BatchHeader
-from ottla.wire.columns.schema import CREATE_TIME, HEADER, HEADERS, LOG_APPEND_TIME, TIMESTAMP
 from ottla.wire.columns.varints import LONG_BYTES_MAX, Bytes, Ints, read_varints
-from ottla.wire.records import lie, read_varint, view_batch
+from ottla.wire.records import invalid, read_varint, view_batch
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+HEADERS: Final = pa.list_(pa.field("element", HEADER))
+
+CREATE_TIME: Final = 0
+LOG_APPEND_TIME: Final = 1
+"""Of `timestampType`."""
+
+_TYPES: Final = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": TIMESTAMP,
+    "timestampType": pa.int32(),
+    "headers": HEADERS,
+}
+
+COLUMNS: Final = tuple(name for name in _TYPES if name != "headers")
+"""The default columns: headers cost more, and few records have any."""
 
 OFFSET_MAX: Final = 2**63 - 1
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
-"""Beyond it there are no microseconds."""
+"""The largest that fits into microseconds."""
+
+
+def schema_of(columns: Iterable[str] = COLUMNS) -> pa.Schema:
+    """The schema with these columns, in this order. ValueError for an unknown name."""
+    names = list(columns)
+    for name in names:
+        if name not in _TYPES:
+            raise ValueError(f"there is no column {name!r}; there are {', '.join(_TYPES)}")
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"columns are named once each, at least one; not {', '.join(names) or 'none'}")
+    return pa.schema([pa.field(name, _TYPES[name]) for name in names])
 
 
 class _Fields(NamedTuple):
-    """Where each record's key and value are, and its numbers. A length of -1: there is none."""
+    """Of each record: its numbers, and the positions of key and value. A length of -1 is null."""
 
     offset: Ints
     timestamp: Ints
@@ -70,7 +102,7 @@ def record_batch(
         fields = _read(opened, plain).part(start, stop)
         columns = [_column(name, fields, plain, topic, partition) for name in schema.names]
     except IndexError:
-        raise lie("a record is longer than its batch") from None
+        raise invalid("a record is longer than its batch") from None
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -87,7 +119,7 @@ def walk(plain: bytes, pos: int, count: int, starts: list[int]) -> int:
         else:
             size, pos = read_varint(plain, pos)
             if size < 0:
-                raise lie("a length in a record is negative")
+                raise invalid("a length in a record is negative")
             pos += size
     return pos
 
@@ -99,14 +131,14 @@ def _read(opened: Sequence[tuple[BatchHeader, Buffer]], plain: bytes) -> _Fields
         limit = end + len(records)
         end = walk(plain, end, header.record_count, starts)
         if end != limit:
-            raise lie("the records are not as long as the batch")
+            raise invalid("the records are not as long as the batch")
     starts.append(end)
     bounds = np.array(starts, np.int64)
     data = np.frombuffer(plain, np.uint8)
     stop = bounds[1:]
     size, at = read_varints(data, bounds[:-1])
     if ((size < 0) | (at + size != stop)).any():
-        raise lie("a length in a record is negative")
+        raise invalid("a length in a record is negative")
     timestamp_delta, at = read_varints(data, at + 1, LONG_BYTES_MAX)
     offset_delta, at = read_varints(data, at)
     key_size, key_at = read_varints(data, at)
@@ -116,9 +148,9 @@ def _read(opened: Sequence[tuple[BatchHeader, Buffer]], plain: bytes) -> _Fields
         left = stop - headers_at
         # What is left for headers: two bytes for each at least, and nothing where there are none.
         if ((header_count < 0) | (left < 2 * header_count) | ((header_count == 0) & (left != 0))).any():
-            raise lie("a record is not as long as it says")
+            raise invalid("a record is not as long as it says")
     elif header_count.any():
-        raise lie("a record counts more headers than it can hold")
+        raise invalid("a record counts more headers than it can hold")
     headers = [header for header, _ in opened]
     offset = _offsets(headers, offset_delta)
     timestamp, log_append = _timestamps(headers, timestamp_delta)
@@ -130,12 +162,12 @@ def _read(opened: Sequence[tuple[BatchHeader, Buffer]], plain: bytes) -> _Fields
 def _behind(at: Ints, size: Ints) -> Ints:
     lowest = int(size.min(initial=0))
     if lowest < -1:
-        raise lie("a length in a record is negative")
+        raise invalid("a length in a record is negative")
     return at + size if lowest == 0 else at + np.maximum(size, 0)
 
 
 def _each(headers: Sequence[BatchHeader], values: Sequence[int]) -> Ints:
-    """What a batch says, for each of its records."""
+    """A value of each batch, repeated for its records."""
     return np.repeat(np.array(values, np.int64), [header.record_count for header in headers])
 
 
@@ -143,7 +175,7 @@ def _offsets(headers: Sequence[BatchHeader], delta: Ints) -> Ints:
     offset = _each(headers, [header.base_offset for header in headers]) + delta
     last = _each(headers, [header.last_offset_delta for header in headers])
     if ((delta < 0) | (delta > last)).any() or (offset[1:] <= offset[:-1]).any():
-        raise lie("the offsets of the records do not rise within the batch")
+        raise invalid("the offsets of the records do not rise within the batch")
     return offset
 
 
@@ -179,12 +211,12 @@ def _column(name: str, fields: _Fields, plain: bytes, topic: str, partition: int
 
 @lru_cache(maxsize=32)
 def _same(text: str, bits: int) -> pa.Array:
-    """The same text over and over. Columns are parts of one such array."""
+    """The same text repeated; columns are slices of one such array."""
     return pa.repeat(pa.scalar(text, pa.string()), 1 << bits)
 
 
 def _binary(plain: bytes, at: Ints, size: Ints) -> pa.Array:
-    """What lies at each position. To Arrow the whole buffer is an array: of what is wanted and what lies between, in
+    """The bytes at these positions. The whole buffer is one Arrow array, of wanted bytes and bytes between them in
     turn; every other element of it is taken."""
     count = len(at)
     bounds = np.zeros(2 * count + 1, np.int32)
@@ -207,14 +239,14 @@ def _headers(plain: bytes, fields: _Fields) -> pa.Array:
     while owner.size:
         key_size, key_at = read_varints(data, at)
         if (key_size < 0).any():
-            raise lie("a header has no key")
+            raise invalid("a header has no key")
         value_size, value_at = read_varints(data, key_at + key_size)
         at = _behind(value_at, value_size)
         rounds.append((owner, key_at, key_size, value_at, value_size))
         left = left - 1
         more = left > 0
         if (at[~more] != fields.stop[owner[~more]]).any():
-            raise lie("a record is not as long as it says")
+            raise invalid("a record is not as long as it says")
         owner, at, left = owner[more], at[more], left[more]
     if not rounds:
         return pa.nulls(len(counts), HEADERS)
@@ -225,7 +257,7 @@ def _headers(plain: bytes, fields: _Fields) -> pa.Array:
     entries = pa.StructArray.from_arrays([names, contents], fields=list(HEADER))
     bounds = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=bounds[1:])
-    # Whoever has no headers has null, as Spark's connector says it.
+    # Null for a record without headers, as in Spark's connector.
     return pa.ListArray.from_arrays(pa.array(bounds), entries, type=HEADERS, mask=pa.array(counts == 0))
 
 

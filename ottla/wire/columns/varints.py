@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ottla.wire.records import lie
+from ottla.wire.records import invalid
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -25,7 +25,7 @@ def read_varints(data: Bytes, at: Ints, bytes_max: int = BYTES_MAX) -> tuple[Int
     shift = 7
     while longer.size:
         if shift == 7 * bytes_max:
-            raise lie("a number in a record does not end")
+            raise invalid("a number in a record does not end")
         here = after[longer]
         byte = data[here]
         value[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
@@ -68,12 +68,12 @@ class Varints:
     def write(self, rows: npt.NDArray[np.uint8], counts: npt.NDArray[np.bool_], column: int) -> int:
         """Into a table of bytes from this column on; the column behind them."""
         width = self.width
-        for place in range(width):
-            byte = (self._numbers >> np.uint64(7 * place)).astype(np.uint8) & 0x7F
-            if place < width - 1:
-                byte |= (self.sizes > place + 1).astype(np.uint8) << 7
-            rows[:, column + place] = byte
-            counts[:, column + place] = self.sizes > place
+        for index in range(width):
+            byte = (self._numbers >> np.uint64(7 * index)).astype(np.uint8) & 0x7F
+            if index < width - 1:
+                byte |= (self.sizes > index + 1).astype(np.uint8) << 7
+            rows[:, column + index] = byte
+            counts[:, column + index] = self.sizes > index
         return column + width
 
 

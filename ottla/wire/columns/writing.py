@@ -1,8 +1,8 @@
-"""From columns to batches: the bytes of all records at once, cut into batches afterwards.
+"""From columns to batches: all records are encoded at once, and then split into batches.
 
-A record is a few numbers, its key, a number, its value, its headers. The numbers of all records are written by numpy,
-and Arrow joins them row by row with keys and values, so that the joined column's bytes are the records one after
-another. A record counts offset and time from its batch, so who cuts must do it before (`cut`).
+A record is a few varints, its key, a varint, its value, its headers. numpy encodes the varints of all records, and
+Arrow joins them row by row with keys and values: the bytes of the joined column are the records one after another.
+Offset and timestamp of a record are relative to its batch, so the batches are planned before (`cut`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ottla.wire.compression import compress
 from ottla.wire.records import seal
 
 NUMBERS_BYTES_MAX: Final = 22
-"""What a record takes beside key, value and headers, at most: five numbers and the attributes. Times that lie more
-than 34 years apart in one batch may take five more."""
+"""The largest record without key, value and headers: five varints and the attributes. Timestamps more than 34 years
+apart in one batch may take five more."""
 ROWS_BYTES_MAX: Final = 2**30
-"""So much at most is joined at once: an Arrow column of bytes holds twice that."""
+"""How much is joined at once: an Arrow column of bytes holds twice that."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowsBatch:
-    """The records of one batch as they are written, to be compressed, numbered and sealed."""
+    """The encoded records of one batch, before compression and without a header."""
 
     first: int
     """Its first row."""
@@ -102,7 +102,7 @@ class Rows:
         return taken
 
     def sizes(self) -> Ints:
-        """About as many bytes as each record takes, never less."""
+        """An upper bound for the size of each record."""
         size = np.full(len(self), NUMBERS_BYTES_MAX, np.int64)
         for column in (self.key, self.value):
             if column is not None:
@@ -150,7 +150,7 @@ class Rows:
         return pc.binary_join_element_wise(*parts, tails, b"", null_handling="replace", null_replacement=b"")
 
     def _tails(self) -> pa.Array:
-        """The end of each record: how many headers, and these."""
+        """The end of each record: the number of headers, and the headers."""
         assert self.headers is not None
         bounds = _list_bounds(self.headers)
         entries = self.headers.values.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
