@@ -16,7 +16,7 @@ def refusal(act, *args):
     return caught.value.code
 
 
-def test_a_client_may_do_everything_but_what_brokers_do():
+def test_clients_may_use_all_apis_except_inter_broker_apis():
     session = Session("PLAINTEXT")
     assert session.principal == ANONYMOUS
     for api in APIS.values():
@@ -27,7 +27,7 @@ def test_a_client_may_do_everything_but_what_brokers_do():
                 session.check_api(api, version)
 
 
-def test_a_broker_may_do_what_brokers_do_and_speaks_for_itself():
+def test_a_broker_may_use_inter_broker_apis_for_itself_only():
     session = Session("REPLICATION")
     assert refusal(session.check_speaks_for, 2) == ErrorCode.cluster_authorization_failed
     session.authenticated_as_broker(2)
@@ -45,13 +45,13 @@ def test_some_versions_of_an_api_are_for_brokers_only():
     assert not api.between_brokers
 
 
-def test_every_api_says_what_one_has_to_be_allowed_to_do():
+def test_every_api_names_its_resource_and_operation():
     open_to_all = [api.name for api in APIS.values() if api.resource is None]
     assert open_to_all == ["SaslHandshake", "ApiVersions", "SaslAuthenticate"]
     assert all((api.resource is None) == (api.operation is None) for api in APIS.values())
 
 
-def test_a_principal_comes_back_from_its_bytes():
+def test_an_encoded_principal_is_decoded():
     principal = Principal("User", "Zoë")
     assert decode_principal(encode_principal(principal)) == principal
     with pytest.raises(BadFrame):

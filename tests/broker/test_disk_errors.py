@@ -55,7 +55,7 @@ def lines(caplog, logger="ottla.disk"):
     return [(record.levelname, record.getMessage()) for record in caplog.records if record.name == logger]
 
 
-def test_one_line_for_each_partition_and_minute_with_the_number_of_refusals(caplog):
+def test_one_line_for_each_partition_and_minute_with_the_number_of_errors(caplog):
     caplog.set_level(logging.INFO)
     clock: Any = Clock()
     errors = DiskErrors(clock)
@@ -73,11 +73,11 @@ def test_one_line_for_each_partition_and_minute_with_the_number_of_refusals(capl
     clock.seconds += LINE_SECONDS
     errors.write_refused(first, fault)
     errors.write_refused(first, fault)
-    (told,) = lines(caplog)
-    assert told[1].endswith("No space left on device; 100 times in the last 60 s")
+    (line,) = lines(caplog)
+    assert line[1].endswith("No space left on device; 100 times in the last 60 s")
 
 
-def test_it_is_told_when_writes_succeed_again_and_nothing_is_kept(caplog):
+def test_successful_writes_are_logged_and_the_entry_is_removed(caplog):
     caplog.set_level(logging.INFO)
     clock: Any = Clock()
     errors = DiskErrors(clock)
@@ -91,7 +91,7 @@ def test_it_is_told_when_writes_succeed_again_and_nothing_is_kept(caplog):
     assert not clock.timers, "there is nothing left to look at"
 
 
-def test_every_append_that_the_disk_refuses_is_noted_whoever_wanted_it(tmp_path, caplog):
+def test_every_failed_append_is_noted_whatever_its_origin(tmp_path, caplog):
     async def test():
         async with brokers(tmp_path, 1) as (broker,):
             await broker.cluster.create_topics([TopicSpec("orders", 1, 1)])
@@ -110,7 +110,7 @@ def test_every_append_that_the_disk_refuses_is_noted_whoever_wanted_it(tmp_path,
     assert [level for level, _ in lines(caplog)] == ["ERROR", "INFO"]
 
 
-def test_after_a_refusal_for_storage_the_producer_says_so_and_goes_on_when_there_is_room(tmp_path):
+def test_the_producer_reports_a_storage_error_and_continues_when_the_disk_has_space(tmp_path):
     async def test():
         async with brokers(tmp_path, 1) as (broker,):
             await broker.cluster.create_topics([TopicSpec("orders", 1, 1)])

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.harness.in_process import run, start_broker, stop_broker
 
 
-def test_paths_are_told_in_full_however_they_were_given(tmp_path, monkeypatch, caplog):
+def test_paths_are_logged_as_absolute(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.INFO)
 

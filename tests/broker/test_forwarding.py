@@ -1,4 +1,4 @@
-"""What only the controller can do, when the controller is elsewhere, changes, or breaks off in the middle."""
+"""Forwarding to the controller: another broker, a new controller, lost connections."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def refuse_all(broker: Broker) -> None:
     broker.cluster.__class__ = Nobody
 
 
-def test_what_broke_off_on_its_way_is_not_done_twice(tmp_path):
+def test_a_request_that_may_have_been_done_is_not_sent_again(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (one, two):
             asked = hang_up_when(one, done=True)
@@ -71,7 +71,7 @@ def test_what_broke_off_on_its_way_is_not_done_twice(tmp_path):
     run(test)
 
 
-def test_what_can_be_done_twice_is_asked_again(tmp_path):
+def test_an_idempotent_request_is_sent_again(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (one, two):
             assert await create(two, "a") == {"a": 0}
@@ -115,7 +115,7 @@ def test_a_request_waits_for_the_next_controller(tmp_path):
     run(test)
 
 
-def test_one_that_is_no_longer_controller_says_so_and_the_request_finds_the_right_one(tmp_path):
+def test_an_old_controller_answers_not_controller_and_the_request_finds_the_new_one(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (one, two):
             deposed = [True, True]
@@ -133,7 +133,7 @@ def test_one_that_is_no_longer_controller_says_so_and_the_request_finds_the_righ
     run(test)
 
 
-def test_without_a_controller_the_client_hears_so_in_time(tmp_path):
+def test_without_a_controller_the_request_times_out(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (one, two):
             controller = one.cluster.image.controller_id
@@ -147,7 +147,7 @@ def test_without_a_controller_the_client_hears_so_in_time(tmp_path):
     run(test)
 
 
-def test_topics_made_on_first_use_come_with_the_metadata_that_asked_for_them(tmp_path):
+def test_automatically_created_topics_are_in_the_same_metadata_response(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (_, two), Client.to(two) as client:
             wanted = [MetadataRequestTopic(name="first-use"), MetadataRequestTopic(name="no/topic")]
@@ -158,7 +158,7 @@ def test_topics_made_on_first_use_come_with_the_metadata_that_asked_for_them(tmp
     run(test)
 
 
-def test_topics_that_cannot_be_made_now_are_asked_for_again(tmp_path):
+def test_topics_that_cannot_be_created_now_get_an_error_that_clients_retry(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (one, two), Client.to(two) as client:
 
@@ -180,7 +180,7 @@ def test_topics_that_cannot_be_made_now_are_asked_for_again(tmp_path):
     run(test)
 
 
-def test_a_store_that_does_not_answer_is_named_with_what_to_do(tmp_path):
+def test_the_error_names_a_store_that_does_not_answer_and_what_to_do(tmp_path):
     async def asked(broker: Broker, timeout_ms: int = 10_000) -> tuple[int, str | None]:
         async with Client.to(broker) as client:
             answer = await client.call(creation("t", timeout_ms=timeout_ms), CreateTopicsResponse, 7)
@@ -195,7 +195,7 @@ def test_a_store_that_does_not_answer_is_named_with_what_to_do(tmp_path):
             code, words = await asked(broker)
             store = f"The store of the cluster (embedded:{tmp_path}/store.db)"
             doubt = "did not answer: whether this was done is not known. Look at its disk, and at the log of broker 1"
-            assert (code, words) == (ErrorCode.request_timed_out, f"{store} {doubt}. Ask again then.")
+            assert (code, words) == (ErrorCode.request_timed_out, f"{store} {doubt}. Then try again.")
             object.__setattr__(broker.config, "ottla_store", "zookeeper:here:2181/ottla")
             code, words = await asked(broker)
             assert words is not None
@@ -211,7 +211,7 @@ def test_a_store_that_does_not_answer_is_named_with_what_to_do(tmp_path):
     run(test)
 
 
-def test_a_topic_is_specified_alike_here_and_there():
+def test_a_topic_has_the_same_specification_on_controller_and_broker():
     spec = TopicSpec("t", 2, 3, [(0, (1, 2)), (1, (2, 3))], {"retention.ms": "1", "cleanup.policy": None})
     made = topic_creation._creatable(spec)
     assert (made.name, made.num_partitions, made.replication_factor) == ("t", 2, 3)
@@ -219,7 +219,7 @@ def test_a_topic_is_specified_alike_here_and_there():
     assert {each.name: each.value for each in made.configs} == {"retention.ms": "1", "cleanup.policy": None}
 
 
-def test_a_client_that_waits_no_longer_takes_nothing_from_others(tmp_path):
+def test_a_timed_out_client_does_not_fail_requests_of_others(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (one, two):
             really = one.cluster.create_topics

@@ -12,21 +12,21 @@ from tests.harness.in_process import Client, brokers, run, start_broker, stop_br
 ONE, TWO = (BrokerRegistration(each, each, (), None) for each in (1, 2))
 
 
-def test_who_has_left_is_named_for_a_while():
+def test_a_removed_broker_is_listed_for_a_while():
     removed = RecentlyRemovedBrokers()
     removed.note({1: ONE, 2: TWO}, {1: ONE}, now=10)
     assert removed.named(10) == (TWO,)
     assert removed.named(10 + LINGER_SECONDS) == ()
 
 
-def test_who_is_back_has_not_left():
+def test_a_broker_that_registers_again_is_not_removed():
     removed = RecentlyRemovedBrokers()
     removed.note({1: ONE, 2: TWO}, {1: ONE}, now=10)
     removed.note({1: ONE}, {1: ONE, 2: TWO}, now=11)
     assert removed.named(11) == ()
 
 
-def test_clients_are_told_the_address_of_a_broker_that_has_just_left_and_that_it_leads_nothing(tmp_path):
+def test_metadata_lists_a_removed_broker_without_partitions(tmp_path):
     async def test():
         async with brokers(tmp_path, 1) as (first,):
             second = await start_broker(tmp_path, 2)

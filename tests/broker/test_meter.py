@@ -15,7 +15,7 @@ from ottla.wire.apis import APIS
 
 
 @given(st.lists(st.floats(0, 1000)))
-def test_counts_say_how_many_were_not_above_each_bound(durations):
+def test_counts_are_cumulative_for_each_bound(durations):
     meter = Meter()
     for seconds in durations:
         meter.note(seconds)
@@ -35,7 +35,7 @@ class Clock:
         return self.now
 
 
-def test_a_request_counts_when_its_answer_is_there():
+def test_a_request_counts_when_its_response_is_ready():
     clock = Clock()
     meters = RequestMeters(list(APIS.values()), clock)
     pending = Pending()
@@ -57,7 +57,7 @@ def test_a_request_counts_when_its_answer_is_there():
     assert produce.seconds == pytest.approx(2.001)
 
 
-def test_families_are_told_in_one_piece_and_only_if_they_have_samples():
+def test_families_are_written_in_one_piece_and_only_with_samples():
     families = Families()
     families.gauge("first", "One.").add(1, labels(name='a "quoted\\" \n name'))
     families.counter("second_total", "Two.").add(2)

@@ -1,4 +1,4 @@
-"""Questions about offsets to a leader that does not know everything yet, or that is not alone."""
+"""ListOffsets and DeleteRecords: new leaders, replicas, full disks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def listed(client: Client, timestamp: int, version: int = 7, replica: int 
     return ErrorCode(found.error_code), found.offset
 
 
-def test_a_new_leader_does_not_deny_what_may_be_committed_before_it_knows(tmp_path):
+def test_a_new_leader_answers_offset_not_available_until_the_high_watermark_is_known(tmp_path):
     async def test():
         async with brokers(tmp_path, 1) as (broker,):
             partition = await led(broker, 1)
@@ -55,8 +55,8 @@ def test_a_new_leader_does_not_deny_what_may_be_committed_before_it_knows(tmp_pa
             shared = broker.image.topics["t"].partitions[0]._replace(replicas=(1, 2), in_sync=(1, 2))
             partition.become(shared._replace(partition_epoch=shared.partition_epoch + 1))
             partition.append(batch(b"b", timestamp=now_ms), 1, now_ms)
-            reign = shared.leader_epoch + 1
-            partition.become(shared._replace(partition_epoch=shared.partition_epoch + 2, leader_epoch=reign))
+            leader_epoch = shared.leader_epoch + 1
+            partition.become(shared._replace(partition_epoch=shared.partition_epoch + 2, leader_epoch=leader_epoch))
             assert (partition.high_watermark, partition.log.log_end) == (1, 2)
             async with Client.to(broker) as client:
                 for time in (LATEST, MAX_TIMESTAMP, now_ms, now_ms + 1000):
@@ -90,7 +90,7 @@ async def shared(leader: Broker, follower: Broker, *values: bytes) -> tuple[Part
     return partition, follower.replica_manager.find("t", 0)
 
 
-def test_deleted_records_are_deleted_on_all_that_are_in_sync_before_it_is_said(tmp_path):
+def test_delete_records_waits_for_all_in_sync_replicas(tmp_path):
     async def test():
         async with brokers(tmp_path, 2) as (leader, follower), Client.to(leader) as client:
             _, copy = await shared(leader, follower, b"a", b"b", b"c")
@@ -103,7 +103,7 @@ def test_deleted_records_are_deleted_on_all_that_are_in_sync_before_it_is_said(t
     run(test)
 
 
-def test_records_that_a_replica_in_sync_still_has_are_not_called_deleted(tmp_path):
+def test_delete_records_times_out_while_an_in_sync_replica_has_the_records(tmp_path):
     async def test():
         async with brokers(tmp_path, 2) as (leader, follower), Client.to(leader) as client:
             partition, copy = await shared(leader, follower, b"a", b"b")
@@ -118,7 +118,7 @@ def test_records_that_a_replica_in_sync_still_has_are_not_called_deleted(tmp_pat
     run(test)
 
 
-def test_who_waits_for_a_deletion_hears_that_another_broker_leads(tmp_path):
+def test_delete_records_gets_not_leader_when_leadership_moves(tmp_path):
     async def test():
         async with brokers(tmp_path, 2) as (leader, follower), Client.to(leader) as client:
             partition, copy = await shared(leader, follower, b"a", b"b")
@@ -131,7 +131,7 @@ def test_who_waits_for_a_deletion_hears_that_another_broker_leads(tmp_path):
     run(test)
 
 
-def test_a_full_disk_is_an_error_of_the_partition_and_the_connection_stays(tmp_path):
+def test_a_full_disk_is_an_error_of_the_partition_only(tmp_path):
     async def test():
         async with brokers(tmp_path, 1, **METRICS) as (broker,):
             partition = await led(broker, 1)
@@ -143,13 +143,13 @@ def test_a_full_disk_is_an_error_of_the_partition_and_the_connection_stays(tmp_p
                 assert await deleted(client, 2, 1000) == (ErrorCode.kafka_storage_error, -1)
                 full = False
                 assert await deleted(client, 2, 1000) == (ErrorCode.none, 2)
-            told = await page(broker)
-            assert told['ottla_errors_total{api="DeleteRecords",error="KAFKA_STORAGE_ERROR"}'] == 1
+            metrics = await page(broker)
+            assert metrics['ottla_errors_total{api="DeleteRecords",error="KAFKA_STORAGE_ERROR"}'] == 1
 
     run(test)
 
 
-def test_on_a_full_disk_the_files_of_what_was_deleted_go_at_once_and_make_room(tmp_path):
+def test_on_a_full_disk_delete_records_removes_files_first(tmp_path):
     async def test():
         async with brokers(tmp_path, 1, log_segment_bytes="1048576") as (broker,):
             partition = await led(broker, 1)

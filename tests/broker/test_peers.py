@@ -1,4 +1,4 @@
-"""What brokers say to each other, and that nobody else can say it."""
+"""Inter-broker connections: authentication, authorization, shared lanes."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ WITH_REPLICA_ID = [
 FOR_BROKERS_ONLY = [(alter_partition_as, 3), (write_markers_as, 1), (write_markers_as, 2), (allocate_ids_as, 0)]
 
 
-def test_what_only_brokers_say_is_refused_to_a_client_whatever_version_it_chooses(tmp_path):
+def test_inter_broker_requests_of_clients_are_refused_in_every_version(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as those:
             topic_id = await make_topic(those[0])
@@ -126,7 +126,7 @@ def test_what_only_brokers_say_is_refused_to_a_client_whatever_version_it_choose
     run(test)
 
 
-def test_a_consumer_that_says_it_is_no_replica_is_served(tmp_path):
+def test_a_fetch_with_a_negative_replica_id_is_served(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 1) as (broker,):
             topic_id = await make_topic(broker)
@@ -138,7 +138,7 @@ def test_a_consumer_that_says_it_is_no_replica_is_served(tmp_path):
     run(test)
 
 
-def test_list_offsets_is_answered_whatever_replica_a_client_says_it_is(tmp_path):
+def test_list_offsets_ignores_the_replica_id(tmp_path):
     """kafka-python says 0. What it hears is what any client hears: `test_offsets` has the offsets."""
 
     async def test() -> None:
@@ -152,7 +152,7 @@ def test_list_offsets_is_answered_whatever_replica_a_client_says_it_is(tmp_path)
     run(test)
 
 
-def test_a_broker_speaks_only_for_itself(tmp_path):
+def test_a_broker_may_send_its_own_id_only(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as those:
             topic_id = await make_topic(those[0])
@@ -167,13 +167,13 @@ def test_a_broker_speaks_only_for_itself(tmp_path):
     run(test)
 
 
-def test_what_brokers_say_is_told_to_brokers_only(tmp_path):
+def test_inter_broker_apis_are_advertised_to_brokers_only(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (one, two):
             for listener in ("PLAINTEXT", "REPLICATION"):
                 async with Client.to(one, listener) as client:
-                    told = await client.call(HELLO, ApiVersionsResponse, 4)
-                    assert not BETWEEN_BROKERS & {each.api_key for each in told.api_keys}
+                    response = await client.call(HELLO, ApiVersionsResponse, 4)
+                    assert not BETWEEN_BROKERS & {each.api_key for each in response.api_keys}
             connection = await two.peers.open(1)
             assert connection.speaks(apis.ALTER_PARTITION, 3)
             assert not connection.speaks(apis.ALTER_PARTITION, 4)
@@ -203,7 +203,7 @@ async def authenticate(client: Client, data: bytes) -> SaslAuthenticateResponse:
     return await client.call(SaslAuthenticateRequest(auth_bytes=data), SaslAuthenticateResponse, 2)
 
 
-def test_a_broker_that_has_proved_itself_is_known_by_its_id(tmp_path):
+def test_an_authenticated_broker_is_known_by_its_id(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (one, two):
             connection = await two.peers.open(1)
@@ -214,7 +214,7 @@ def test_a_broker_that_has_proved_itself_is_known_by_its_id(tmp_path):
     run(test)
 
 
-def test_one_without_the_secret_is_turned_away(tmp_path, caplog):
+def test_a_peer_without_the_secret_is_refused(tmp_path, caplog):
     async def test() -> None:
         async with brokers(tmp_path, 1) as (one,), Client.to(one, "REPLICATION") as client:
             await client.call(SaslHandshakeRequest(mechanism=MECHANISM), SaslHandshakeResponse, 1)
@@ -225,15 +225,15 @@ def test_one_without_the_secret_is_turned_away(tmp_path, caplog):
             assert refused.error_message == "Authentication failed"
             assert await client.closed()
             where = endpoint_of(one, "REPLICATION")
-            stranger = BrokerIdentity(2, bytes(SECRET_BYTES))
+            outsider = BrokerIdentity(2, bytes(SECRET_BYTES))
             with pytest.raises(Unreached, match="does not know the secret"):
-                await open_to_broker(one.runtime, where.host, where.port, stranger, 1)
+                await open_to_broker(one.runtime, where.host, where.port, outsider, 1)
 
     run(test)
     assert "a wrong proof from one that says it is broker 2" in caplog.text
 
 
-def test_what_was_overheard_opens_nothing(tmp_path):
+def test_a_proof_cannot_be_replayed(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 1) as (one,):
             async with Client.to(one, "REPLICATION") as client:
@@ -247,7 +247,7 @@ def test_what_was_overheard_opens_nothing(tmp_path):
     run(test)
 
 
-def test_who_was_refused_cannot_try_again_without_a_new_challenge(tmp_path):
+def test_a_failed_authentication_needs_a_new_challenge(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 1, inter_broker_listener_name="PLAINTEXT") as (one,), Client.to(one) as client:
             request = SaslHandshakeRequest(mechanism=MECHANISM)
@@ -258,7 +258,7 @@ def test_who_was_refused_cannot_try_again_without_a_new_challenge(tmp_path):
     run(test)
 
 
-def test_proofs_are_taken_on_the_listener_for_brokers_only(tmp_path):
+def test_authentication_is_accepted_on_the_inter_broker_listener_only(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 1) as (one,), Client.to(one) as client:
             for mechanism in (MECHANISM, "PLAIN"):
@@ -271,7 +271,7 @@ def test_proofs_are_taken_on_the_listener_for_brokers_only(tmp_path):
     run(test)
 
 
-def test_other_mechanisms_and_other_orders_are_refused(tmp_path):
+def test_other_mechanisms_and_other_orders_of_requests_are_refused(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 1) as (one,), Client.to(one, "REPLICATION") as client:
             assert (await authenticate(client, b"")).error_code == ErrorCode.illegal_sasl_state
@@ -302,7 +302,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("data", GARBAGE, ids=range(len(GARBAGE)))
-def test_garbage_from_strangers_ends_their_connection_and_nothing_else(tmp_path, data):
+def test_invalid_bytes_of_an_unauthenticated_connection_close_only_that(tmp_path, data):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (one, two):
             connection = await two.peers.open(1)
@@ -315,7 +315,7 @@ def test_garbage_from_strangers_ends_their_connection_and_nothing_else(tmp_path,
     run(test)
 
 
-def test_strangers_are_answered_nothing_else(tmp_path):
+def test_unauthenticated_connections_get_no_other_responses(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 1) as (one,):
             for key, api in apis.APIS.items():
@@ -333,7 +333,7 @@ def test_strangers_are_answered_nothing_else(tmp_path):
     run(test)
 
 
-def test_strangers_have_little_time_and_are_few(tmp_path):
+def test_unauthenticated_connections_are_limited_in_time_and_number(tmp_path):
     async def test() -> None:
         one = await start_broker(tmp_path, 1, None, UNAUTHENTICATED_SECONDS_MAX)  # they have one second
         async with AsyncExitStack() as opened:
@@ -349,14 +349,14 @@ def test_strangers_have_little_time_and_are_few(tmp_path):
             assert await busy.closed()
             async with Client.to(one, "REPLICATION") as broker:
                 await log_in(broker, BrokerIdentity(2, one.cluster.secret), 1)
-                strangers_leave_at = one.runtime.now() + 1.2 * UNAUTHENTICATED_SECONDS_MAX
-                await until(lambda: one.runtime.now() > strangers_leave_at)
+                closed_at = one.runtime.now() + 1.2 * UNAUTHENTICATED_SECONDS_MAX
+                await until(lambda: one.runtime.now() > closed_at)
                 await broker.call(DescribeClusterRequest(), DescribeClusterResponse, 1)
 
     run(test)
 
 
-def test_clients_that_take_all_connections_do_not_keep_brokers_out(tmp_path):
+def test_the_connection_limit_of_clients_does_not_apply_to_brokers(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2, max_connections="1") as (one, two), Client.to(one) as first:
             await first.call(HELLO, ApiVersionsResponse, 4)
@@ -371,15 +371,15 @@ def test_clients_that_take_all_connections_do_not_keep_brokers_out(tmp_path):
 # Listeners.
 
 
-def test_the_listener_for_brokers_is_registered_and_not_told_to_clients(tmp_path):
+def test_the_inter_broker_listener_is_registered_and_hidden_from_clients(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (one, two):
             where = endpoint_of(two, "REPLICATION")
             assert where.port not in (0, two.listeners[0].port)
             assert [listener.name for listener in two.listeners] == ["PLAINTEXT"]
             async with Client.to(one) as client:
-                told = await client.call(MetadataRequest(topics=None), MetadataResponse, 12)
-                ports = {broker.node_id: broker.port for broker in told.brokers}
+                response = await client.call(MetadataRequest(topics=None), MetadataResponse, 12)
+                ports = {broker.node_id: broker.port for broker in response.brokers}
                 assert ports == {broker.id: broker.listeners[0].port for broker in (one, two)}
 
     run(test)
@@ -418,7 +418,7 @@ def test_calls_share_a_connection_in_each_lane(tmp_path):
     run(test)
 
 
-def test_a_broker_that_comes_back_elsewhere_is_found_again(tmp_path):
+def test_a_broker_that_registers_with_a_new_address_is_found(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 1) as (one,):
             two = await start_broker(tmp_path, 2)
@@ -438,7 +438,7 @@ def test_a_broker_that_comes_back_elsewhere_is_found_again(tmp_path):
     run(test)
 
 
-def test_a_connection_that_broke_is_made_again(tmp_path):
+def test_a_lost_connection_is_opened_again(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (one, two):
             await two.peers.call(1, DescribeClusterRequest(), DescribeClusterResponse)
@@ -452,7 +452,7 @@ def test_a_connection_that_broke_is_made_again(tmp_path):
     run(test)
 
 
-def test_a_connection_unused_for_long_is_not_relied_on(tmp_path):
+def test_an_idle_connection_is_replaced_before_use(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2, connections_max_idle_ms="60000") as (one, two):
             await two.peers.call(1, DescribeClusterRequest(), DescribeClusterResponse)
@@ -467,7 +467,7 @@ def test_a_connection_unused_for_long_is_not_relied_on(tmp_path):
     run(test)
 
 
-def test_a_broker_that_stops_calls_nobody(tmp_path):
+def test_a_stopping_broker_sends_no_requests(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (_, two):
             await two.peers.call(1, DescribeClusterRequest(), DescribeClusterResponse)
@@ -478,7 +478,7 @@ def test_a_broker_that_stops_calls_nobody(tmp_path):
     run(test)
 
 
-def test_the_controller_is_asked_wherever_it_is(tmp_path):
+def test_ask_controller_reaches_this_or_another_broker(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (one, two):
             request = AlterPartitionRequest(broker_id=1, broker_epoch=one.image.brokers[1].epoch)

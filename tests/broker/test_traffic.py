@@ -24,7 +24,7 @@ from tests.harness.in_process import Client, brokers, run
 METRICS = {"ottla_metrics_port": "0"}
 
 
-def test_topics_beyond_the_limit_are_counted_together_and_stay_there():
+def test_topics_beyond_the_limit_share_one_counter():
     traffic = TopicTraffic(2)
     for number, topic in enumerate(["a", "b", "c", "d"], 1):
         traffic[topic].bytes_in += number
@@ -36,7 +36,7 @@ def test_topics_beyond_the_limit_are_counted_together_and_stay_there():
     assert [(topic, counted.bytes_in) for topic, counted in traffic.series()] == [("b", 2), ("e", 5), (OTHERS, 8)]
 
 
-def test_without_a_limit_reached_there_are_no_others():
+def test_below_the_limit_there_is_no_shared_counter():
     traffic = TopicTraffic(1)
     traffic["a"].bytes_in += 1
     assert [topic for topic, _ in traffic.series()] == ["a"]
@@ -71,14 +71,14 @@ def test_bytes_and_records_of_a_topic_are_exact_in_and_out(tmp_path, fetch_bytes
                 while read < 500:
                     for records in (await consumer.getmany(timeout_ms=1000)).values():
                         read += len(records)
-            told = await page(broker)
-            assert told['ottla_topic_records_in_total{topic="orders"}'] == 500
-            assert told['ottla_topic_bytes_in_total{topic="orders"}'] == written
-            assert told['ottla_topic_records_out_total{topic="orders"}'] >= 500
+            metrics = await page(broker)
+            assert metrics['ottla_topic_records_in_total{topic="orders"}'] == 500
+            assert metrics['ottla_topic_bytes_in_total{topic="orders"}'] == written
+            assert metrics['ottla_topic_records_out_total{topic="orders"}'] >= 500
             if fetch_bytes > written:
-                assert told['ottla_topic_records_out_total{topic="orders"}'] == 500
-                assert told['ottla_topic_bytes_out_total{topic="orders"}'] == written
-            assert not [name for name in told if "idle" in name and "ottla_topic" in name]
+                assert metrics['ottla_topic_records_out_total{topic="orders"}'] == 500
+                assert metrics['ottla_topic_bytes_out_total{topic="orders"}'] == written
+            assert not [name for name in metrics if "idle" in name and "ottla_topic" in name]
             await broker.cluster.delete_topics(["orders"])
             await until(lambda: broker.image.topic("orders") is None)
             assert not [name for name in await page(broker) if "ottla_topic" in name]
@@ -101,9 +101,9 @@ def test_errors_are_counted_by_api_and_kafkas_name_for_them(tmp_path):
             async with Producer(bootstrap) as producer:
                 with pytest.raises(ClientError):
                     await producer.send_and_wait("orders", b"x" * 100)
-            told = await page(broker)
-            assert told['ottla_errors_total{api="ListOffsets",error="UNKNOWN_TOPIC_OR_PARTITION"}'] == 2
-            assert told['ottla_errors_total{api="Produce",error="MESSAGE_TOO_LARGE"}'] == 1
-            assert told['ottla_request_seconds_count{api="ListOffsets"}'] == 3
+            metrics = await page(broker)
+            assert metrics['ottla_errors_total{api="ListOffsets",error="UNKNOWN_TOPIC_OR_PARTITION"}'] == 2
+            assert metrics['ottla_errors_total{api="Produce",error="MESSAGE_TOO_LARGE"}'] == 1
+            assert metrics['ottla_request_seconds_count{api="ListOffsets"}'] == 3
 
     run(test)

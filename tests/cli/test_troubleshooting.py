@@ -36,7 +36,7 @@ MESSAGES = [
     " is damaged: ",
     "are missing",
     "it is not known whether records that acks=all acknowledged are concerned",
-    "where the logs start now cannot be written down",
+    "the new log starts cannot be written",
     "The records cannot be read any more, but the leader's disk is full and cannot store the new log start offset",
     " to make room",
     "has no leader to copy from; start ",

@@ -77,7 +77,7 @@ MESSAGES = [
     "its leader, broker",
     "it hangs, is paused or busy, or waits for others; look at its log",
     "the other members of the group have to join first, or it hangs",
-    "cannot be made yet: it needs",
+    "cannot be created yet: it needs",
     "fewer than min.insync.replicas=2 (from transaction.state.log.min.isr)",
 ]
 

@@ -69,8 +69,8 @@ def scenarios(name: str) -> list[Any]:
     ]
 
 
-class World:
-    """The surroundings of the machine."""
+class Context:
+    """The context of the machine."""
 
     def __init__(self) -> None:
         self.config: BrokerConfig = load_broker_config()
@@ -91,10 +91,10 @@ class Waiting:
 
 class Scenario:
     def __init__(self) -> None:
-        self.world = World()
+        self.context = Context()
         self.now = 1000.0
         self.log: list[tuple[bytes, bytes | None]] = []
-        self.groups = GroupMachine(self.world)
+        self.groups = GroupMachine(self.context)
         self.settings: dict[str, str] = {}
         self.epochs: dict[str, int] = {}
         self.instances: dict[str, str] = {}
@@ -113,7 +113,7 @@ class Scenario:
                 assert heard == " ".join(expected.split()), f"line {number}: {act}"
             self._check_log()
 
-    # The world.
+    # The context.
 
     def act(self, words: list[str]) -> str:
         verb, *rest = words
@@ -128,31 +128,31 @@ class Scenario:
 
     def own(self, *words: str) -> None:
         configs = dict(word.split("=", 1) for word in words)
-        self.world.image = self.world.image.apply(changes.GroupConfigChanged(GROUP, configs))
+        self.context.image = self.context.image.apply(changes.GroupConfigChanged(GROUP, configs))
 
     def topics(self, *words: str) -> None:
         for word in words:
             name, _, count = word.partition("=")
-            topic_id = f"{name}:{self.world.image.version}".encode().ljust(16, b"\0")
-            self.world.image = self.world.image.apply(
+            topic_id = f"{name}:{self.context.image.version}".encode().ljust(16, b"\0")
+            self.context.image = self.context.image.apply(
                 changes.TopicCreated(topic_id, name, tuple((1,) for _ in range(int(count))), {})
             )
 
     def add(self, word: str) -> None:
         name, _, count = word.partition("=")
-        topic = self.world.image.topics[name]
+        topic = self.context.image.topics[name]
         first = len(topic.partitions)
         added = tuple((1,) for _ in range(int(count) - first))
-        self.world.image = self.world.image.apply(changes.PartitionsAdded(topic.id, first, added))
+        self.context.image = self.context.image.apply(changes.PartitionsAdded(topic.id, first, added))
 
     def delete(self, name: str) -> None:
-        topic = self.world.image.topics[name]
-        self.world.image = self.world.image.apply(changes.TopicDeleted(topic.id, name, ()))
+        topic = self.context.image.topics[name]
+        self.context.image = self.context.image.apply(changes.TopicDeleted(topic.id, name, ()))
 
     def setting(self, word: str) -> None:
         name, _, value = word.partition("=")
         self.settings[name] = value
-        self.world.config = load_broker_config(flags=self.settings)
+        self.context.config = load_broker_config(flags=self.settings)
 
     def wait(self, word: str) -> None:
         """In steps, as a clock does."""
@@ -164,7 +164,7 @@ class Scenario:
         self.now = end
 
     def reload(self) -> None:
-        self.groups = GroupMachine(self.world)
+        self.groups = GroupMachine(self.context)
         self._replay_into(self.groups)
         self._settle()
 
@@ -183,7 +183,7 @@ class Scenario:
         """Who has what."""
         shown = self.groups.consumer_describe(GROUP)
         return " ".join(
-            f"{self._name(member.member_id)}={_places(member.assignment.topic_partitions, self.world.image)}"
+            f"{self._name(member.member_id)}={_partitions(member.assignment.topic_partitions, self.context.image)}"
             for member in sorted(shown.members, key=lambda member: self._name(member.member_id))
         )
 
@@ -245,14 +245,14 @@ class Scenario:
         said = f"epoch={response.member_epoch}"
         if response.assignment is None:
             return said
-        return f"{said} {_places(response.assignment.topic_partitions, self.world.image) or 'nothing'}"
+        return f"{said} {_partitions(response.assignment.topic_partitions, self.context.image) or 'nothing'}"
 
     def _owned(self, text: str) -> list[ConsumerGroupHeartbeatRequestTopicPartitions]:
         return [
             ConsumerGroupHeartbeatRequestTopicPartitions(
-                topic_id=self.world.image.topics[name].id, partitions=partitions
+                topic_id=self.context.image.topics[name].id, partitions=partitions
             )
-            for name, partitions in _read_places(text)
+            for name, partitions in _read_partitions(text)
         ]
 
     # A member of the classic protocol.
@@ -261,7 +261,7 @@ class Scenario:
         """`has=` is what it owns; an eager member owns nothing when it joins."""
         subscription = ConsumerProtocolSubscription(
             topics=names,
-            owned_partitions=[Owned(topic=name, partitions=at) for name, at in _read_places(options.get("has"))],
+            owned_partitions=[Owned(topic=name, partitions=at) for name, at in _read_partitions(options.get("has"))],
         )
         metadata = SUBSCRIPTION_VERSION.to_bytes(2, "big") + messages.encode(subscription, SUBSCRIPTION_VERSION)
         if "instance" in options:
@@ -302,10 +302,7 @@ class Scenario:
                 assignment=bytes(2)
                 + messages.encode(
                     ConsumerProtocolAssignment(
-                        assigned_partitions=[
-                            Assigned(topic=name, partitions=at)
-                            for name, at in _read_places(text)
-                        ]
+                        assigned_partitions=[Assigned(topic=name, partitions=at) for name, at in _read_partitions(text)]
                     ),
                     0,
                 ),
@@ -327,7 +324,7 @@ class Scenario:
             return "waits"
         data = _reply_of(token).assignment
         read = messages.decode(ConsumerProtocolAssignment, int.from_bytes(data[:2], "big"), data, 2)
-        return _named_places((each.topic, each.partitions) for each in read.assigned_partitions) or "nothing"
+        return _named_partitions((each.topic, each.partitions) for each in read.assigned_partitions) or "nothing"
 
     def cbeat(self, who: str, names: list[str], options: dict[str, str]) -> str:
         request = HeartbeatRequest(
@@ -418,7 +415,7 @@ class Scenario:
         compacted = list(latest.items())
         buried = [(key, value) for key, value in compacted if value is not None]
         for log in (self.log, compacted, buried):
-            read = GroupMachine(self.world)
+            read = GroupMachine(self.context)
             for key, value in log:
                 self._replay_one(read, key, value)
             assert _by_member(read) == _by_member(self.groups)
@@ -444,15 +441,15 @@ def _reply_of(token: Waiting) -> Any:
     return token.reply
 
 
-def _places(topics: Any, image: Image) -> str:
-    return _named_places((image.names.get(each.topic_id, "?"), each.partitions) for each in topics)
+def _partitions(topics: Any, image: Image) -> str:
+    return _named_partitions((image.names.get(each.topic_id, "?"), each.partitions) for each in topics)
 
 
-def _named_places(topics: Any) -> str:
+def _named_partitions(topics: Any) -> str:
     return " ".join(f"{name}:{','.join(map(str, sorted(at)))}" for name, at in sorted(topics))
 
 
-def _read_places(text: str | None) -> list[tuple[str, list[int]]]:
+def _read_partitions(text: str | None) -> list[tuple[str, list[int]]]:
     """`t:0,1+u:2`"""
     return [
         (name, [int(number) for number in at.split(",")])

@@ -55,7 +55,7 @@ from ottla.wire.schema.offset_fetch import (
     OffsetFetchResponseGroup,
 )
 from ottla.wire.schema.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from tests.coordinator.consumer_scenarios import WALL_MS, World, scenarios
+from tests.coordinator.consumer_scenarios import WALL_MS, Context, scenarios
 
 __all__ = ["GroupScenario", "scenarios"]
 
@@ -73,10 +73,10 @@ class Token:
 
 class GroupScenario:
     def __init__(self) -> None:
-        self.world = World()
+        self.context = Context()
         self.now = 1000.0
         self.log: list[tuple[bytes, bytes | None]] = []
-        self.groups = GroupMachine(self.world)
+        self.groups = GroupMachine(self.context)
         self.settings: dict[str, str] = {}
         self.ids: dict[str, str] = {}
         self.generations: dict[str, int] = {}
@@ -115,29 +115,29 @@ class GroupScenario:
         except Refused as refused:
             self._hear(token, refused)
 
-    # The world.
+    # The context.
 
     def do_topics(self, *words: str) -> None:
         from ottla.cluster import changes
 
         for word in words:
             name, _, count = word.partition("=")
-            topic_id = f"{name}:{self.world.image.version}".encode().ljust(16, b"\0")
+            topic_id = f"{name}:{self.context.image.version}".encode().ljust(16, b"\0")
             created = changes.TopicCreated(topic_id, name, tuple((1,) for _ in range(int(count))), {})
-            self.world.image = self.world.image.apply(created)
+            self.context.image = self.context.image.apply(created)
 
     def do_drop(self, name: str) -> None:
         from ottla.cluster import changes
 
-        topic = self.world.image.topics[name]
-        self.world.image = self.world.image.apply(changes.TopicDeleted(topic.id, name, ()))
+        topic = self.context.image.topics[name]
+        self.context.image = self.context.image.apply(changes.TopicDeleted(topic.id, name, ()))
         for decision in self.groups.forget_topic(name, topic.id):
             self._apply(decision)
 
     def do_set(self, word: str) -> None:
         name, _, value = word.partition("=")
         self.settings[name] = value
-        self.world.config = load_broker_config(flags=self.settings)
+        self.context.config = load_broker_config(flags=self.settings)
 
     def do_wait(self, word: str) -> None:
         end = self.now + _seconds(word)
@@ -153,7 +153,7 @@ class GroupScenario:
     def do_reload(self) -> None:
         for token in self.groups.parked():
             self._hear(token, Refused(ErrorCode.not_coordinator))
-        self.groups = GroupMachine(self.world)
+        self.groups = GroupMachine(self.context)
         self.behind = False
         self._replay_into(self.groups, self.log)
         self._settle()
@@ -385,7 +385,7 @@ class GroupScenario:
             newest[key] = value
         buried: list[tuple[bytes, bytes | None]] = [(key, value) for key, value in newest.items() if value is not None]
         for log in (self.log, list(newest.items()), buried):
-            read = GroupMachine(self.world)
+            read = GroupMachine(self.context)
             self._replay_into(read, log)
             live, loaded = self.groups.get(GROUP), read.get(GROUP)
             settled = (

@@ -35,31 +35,31 @@ def moved(before: Mapping[str, Assignment], after: Mapping[str, Assignment]) -> 
     return sum(owners.get(place, who) != who for who, each in after.items() for place in places(each))
 
 
-def test_uniform_shares_all_topics_as_one():
+def test_uniform_assignor_balances_over_all_topics():
     assert counts(uniform(fresh("m1", "m2", "m3", topics=frozenset({A, B})), {A: 4, B: 4})) == [2, 3, 3]
 
 
-def test_uniform_moves_only_what_a_new_member_needs():
+def test_uniform_assignor_moves_only_what_a_new_member_needs():
     two = uniform(fresh("m1", "m2", topics=frozenset({A})), {A: 7})
     three = uniform(again(fresh("m1", "m2", "m3", topics=frozenset({A})), two), {A: 7})
     assert counts(three) == [2, 2, 3]
     assert moved(two, three) == 2
 
 
-def test_uniform_leaves_the_odd_partition_with_who_has_it():
+def test_uniform_assignor_keeps_the_extra_partition_in_place():
     members = fresh("m1", "m2", topics=frozenset({A}))
     had: dict[str, Assignment] = {"m1": {A: frozenset({0})}, "m2": {A: frozenset({1, 2})}}
     assert uniform(again(members, had), {A: 3}) == had
 
 
-def test_uniform_gives_what_a_member_left_to_the_others():
+def test_uniform_assignor_reassigns_partitions_of_a_member_that_left():
     three = uniform(fresh("m1", "m2", "m3", topics=frozenset({A})), {A: 6})
     two = uniform(again(fresh("m1", "m3", topics=frozenset({A})), three), {A: 6})
     assert counts(two) == [3, 3]
     assert moved({who: three[who] for who in ("m1", "m3")}, two) == 0
 
 
-def test_uniform_balances_members_that_want_different_topics():
+def test_uniform_assignor_balances_different_subscriptions():
     members = {"m1": MemberSpec(frozenset({A})), "m2": MemberSpec(frozenset({A, B})), "m3": MemberSpec(frozenset({B}))}
     assigned = uniform(members, {A: 3, B: 3})
     assert counts(assigned) == [2, 2, 2]
@@ -67,7 +67,7 @@ def test_uniform_balances_members_that_want_different_topics():
     assert assigned["m3"].keys() == {B}
 
 
-def test_range_gives_each_topic_in_ranges():
+def test_range_assignor_assigns_contiguous_ranges():
     assigned = range_(fresh("m1", "m2", "m3", topics=frozenset({A})), {A: 7})
     assert assigned == {
         "m1": {A: frozenset({0, 1, 2})},
@@ -76,7 +76,7 @@ def test_range_gives_each_topic_in_ranges():
     }
 
 
-def test_range_brings_equal_partitions_of_equal_topics_together_even_when_one_comes_later():
+def test_range_assignor_co_partitions_equal_topics():
     one = range_(fresh("m1", "m2", topics=frozenset({A})), {A: 4})
     swapped = {"m1": one["m2"], "m2": one["m1"]}
     both = range_(again(fresh("m1", "m2", topics=frozenset({A, B})), swapped), {A: 4, B: 4})
@@ -84,12 +84,12 @@ def test_range_brings_equal_partitions_of_equal_topics_together_even_when_one_co
     assert moved(swapped, both) == 0
 
 
-def test_range_leaves_members_without_a_partition_when_there_are_too_few():
+def test_range_assignor_leaves_members_without_partitions_when_there_are_too_few():
     assert counts(range_(fresh("m1", "m2", "m3", topics=frozenset({A})), {A: 2})) == [0, 1, 1]
 
 
 @pytest.mark.parametrize("name", sorted(ASSIGNORS))
-def test_nobody_to_assign_to_and_nothing_to_assign(name: str):
+def test_no_members_and_no_partitions(name: str):
     assert ASSIGNORS[name]({}, {}) == {}
     assert ASSIGNORS[name](fresh("m1", topics=frozenset()), {}) == {"m1": {}}
 
@@ -110,7 +110,7 @@ def groups(draw: st.DrawFn) -> tuple[dict[str, MemberSpec], dict[bytes, int]]:
 
 @settings(max_examples=300, deadline=None)
 @given(group=groups(), name=st.sampled_from(sorted(ASSIGNORS)))
-def test_every_partition_that_somebody_wants_has_one_reader_that_wants_it(group, name: str):
+def test_every_subscribed_partition_has_one_subscribed_member(group, name: str):
     members, counts_of = group
     assigned = ASSIGNORS[name](members, counts_of)
     wanted = frozenset[bytes]().union(*(spec.topics for spec in members.values()))
@@ -123,7 +123,7 @@ def test_every_partition_that_somebody_wants_has_one_reader_that_wants_it(group,
 
 @settings(max_examples=300, deadline=None)
 @given(group=groups())
-def test_no_single_move_would_make_a_uniform_assignment_more_even(group):
+def test_no_single_move_improves_a_uniform_assignment(group):
     members, counts_of = group
     assigned = uniform(members, counts_of)
     load = {who: len(places(each)) for who, each in assigned.items()}
@@ -135,7 +135,7 @@ def test_no_single_move_would_make_a_uniform_assignment_more_even(group):
 
 @settings(max_examples=200, deadline=None)
 @given(group=groups(), name=st.sampled_from(sorted(ASSIGNORS)))
-def test_an_assignment_that_is_good_is_left_alone(group, name: str):
+def test_a_balanced_assignment_stays(group, name: str):
     members, counts_of = group
     assigned = ASSIGNORS[name](members, counts_of)
     assert ASSIGNORS[name](again(members, assigned), counts_of) == assigned

@@ -13,7 +13,7 @@ from ottla.coordinator.group_records import encode_value
 from ottla.wire import messages
 from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from ottla.wire.schema.sync_group import SyncGroupRequest
-from tests.coordinator.consumer_scenarios import WALL_MS, World
+from tests.coordinator.consumer_scenarios import WALL_MS, Context
 from tests.coordinator.group_scenarios import GroupScenario, scenarios
 
 
@@ -28,7 +28,7 @@ def test_static_members(lines: list[str]):
 
 
 @pytest.mark.parametrize("lines", scenarios("group_refusals.txt"))
-def test_what_a_classic_group_refuses(lines: list[str]):
+def test_a_classic_group_refuses(lines: list[str]):
     GroupScenario().run(lines)
 
 
@@ -49,8 +49,8 @@ def join(groups: GroupMachine, group_id: str, client_id: str, instance_id: str |
     return groups.join(request, 0, MemberClient(client_id, "/h"), client_id, 1000.0, WALL_MS)
 
 
-def test_a_mistake_with_one_group_stops_the_clock_of_no_other():
-    groups = GroupMachine(World())
+def test_a_bug_with_one_group_does_not_stop_the_timers_of_others():
+    groups = GroupMachine(Context())
     for name in ("a", "b", "c"):
         join(groups, name, name)
     joined = []
@@ -67,9 +67,9 @@ def test_a_mistake_with_one_group_stops_the_clock_of_no_other():
 
 
 @pytest.mark.parametrize("instance_id", [None, "i" * 32_767], ids=["dynamic", "static"])
-def test_a_name_as_long_as_a_request_can_carry_keeps_no_group_from_being_written(instance_id: str | None):
+def test_the_longest_client_and_instance_ids_fit_into_records(instance_id: str | None):
     """Those who wait for their assignments would never hear of it."""
-    groups = GroupMachine(World())
+    groups = GroupMachine(Context())
     join(groups, "g", "a")
     join(groups, "g", "x" * 32_767, instance_id)
     joined: dict[object, JoinGroupResponse] = {}

@@ -1,4 +1,4 @@
-"""Whatever members do, and in whatever order: everybody is answered once, and the log tells what there is."""
+"""A classic group under random requests: every request is answered once, and the log has the state."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Watched(GroupScenario):
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(step, min_size=1, max_size=30))
-def test_everybody_is_answered_once_and_the_log_tells_what_there_is(steps: list[str]):
+def test_every_request_is_answered_once_and_the_log_has_the_state(steps: list[str]):
     scenario = Watched()
     for each in steps:
         scenario.act(each.split())

@@ -1,4 +1,4 @@
-"""A bare commit leaves behind exactly what the same commit leaves behind that became a tree."""
+"""OffsetCommit fast path: the same bytes and state as through the message tree."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ottla.wire.schema.offset_commit import (
 )
 from ottla.wire.schema.offset_fetch import OffsetFetchRequestGroup
 from tests.coordinator.at_once import AtOnce
-from tests.coordinator.consumer_scenarios import World
+from tests.coordinator.consumer_scenarios import Context
 
 NOW, NOW_MS = 1000.0, 1_790_000_000_000
 VERSIONS = range(2, 11)
@@ -42,15 +42,15 @@ KNOWN = ("t", "other", "n" * 249)
 class Remembering:
     """A shard of the offsets topic on a log of its own."""
 
-    def __init__(self, path: Path, world: World) -> None:
-        self.world = world
+    def __init__(self, path: Path, context: Context) -> None:
+        self.context = context
         self.log = PartitionLog.open(RealDisk(), str(path), LogConfig(), now_ms=NOW_MS)
         partition = Partition("__consumer_offsets", bytes(16), 0, 1, self.log, AppendPolicy())
         partition.become(State(replicas=(1,), leader=1, leader_epoch=0, in_sync=(1,), partition_epoch=0))
         self.heard: list[object] = []
-        self.machine = GroupMachine(world)
-        tell = lambda _, reply: self.heard.append(reply)  # noqa: E731
-        self.shard = Shard(partition, self.machine, group_records, tell, AtOnce(), held_s_max=5.0)
+        self.machine = GroupMachine(context)
+        send_reply = lambda _, reply: self.heard.append(reply)  # noqa: E731
+        self.shard = Shard(partition, self.machine, group_records, send_reply, AtOnce(), held_s_max=5.0)
         self.shard.activate(NOW, NOW_MS)
 
     def apply(self, decision: Decision) -> object:
@@ -65,7 +65,7 @@ class Remembering:
         return shown(self.machine)
 
     def reloaded(self) -> list[object]:
-        machine = GroupMachine(self.world)
+        machine = GroupMachine(self.context)
         loader = Loader(machine, group_records, 0)
         for _ in loader.feed(self.bytes()):
             pass
@@ -106,8 +106,8 @@ requests = st.builds(
 )
 
 
-def world() -> World:
-    made = World()
+def context() -> Context:
+    made = Context()
     made.image = made.image.apply(
         *(changes.TopicCreated(str(number).encode() * 16, name, ((1,),), {}) for number, name in enumerate(KNOWN))
     )
@@ -120,26 +120,26 @@ def lone(group_id: str) -> OffsetCommitRequest:
 
 
 @pytest.mark.parametrize("size", [126, 127, 128, 200, 300])
-def test_a_long_name_leads_no_guess_astray(size):
+def test_long_names_are_decoded(size):
     for version in VERSIONS:
-        bare = offset_commit.decode(body(lone("g" * size), version), 0, version)
-        assert bare is not None
-        assert bare.group_id == "g" * size
+        decoded = offset_commit.decode(body(lone("g" * size), version), 0, version)
+        assert decoded is not None
+        assert decoded.group_id == "g" * size
 
 
 @given(requests, st.sampled_from(VERSIONS))
 @settings(max_examples=150, deadline=None)
-def test_a_bare_commit_is_what_its_tree_would_be(request: OffsetCommitRequest, version: int):
+def test_the_fast_path_writes_the_same_bytes_as_the_tree(request: OffsetCommitRequest, version: int):
     with TemporaryDirectory() as directory:
-        around = world()
+        around = context()
         if version >= offset_commit.TOPIC_IDS_FROM:
             for topic in request.topics:
                 known = around.image.topics.get(topic.name)
                 topic.topic_id = bytes(16) if topic.name == "t" else b"?" * 16 if known is None else known.id
         frame = body(request, version)
         request = messages.decode(OffsetCommitRequest, version, frame, 0)  # without what the version cannot say
-        bare = offset_commit.decode(frame, 0, version)
-        assert bare is not None
+        decoded = offset_commit.decode(frame, 0, version)
+        assert decoded is not None
         by_hand, by_tree = (Remembering(Path(directory) / name, around) for name in ("hand", "tree"))
         refused = None
         try:
@@ -148,13 +148,13 @@ def test_a_bare_commit_is_what_its_tree_would_be(request: OffsetCommitRequest, v
             refused = failure
         if refused is not None:
             with pytest.raises(Refused) as caught:
-                by_hand.machine.commit_bare(bare, version, "hand", NOW, NOW_MS)
+                by_hand.machine.commit_fast(decoded, version, "hand", NOW, NOW_MS)
             assert caught.value.code == refused.code
             return
         assert isinstance(response, OffsetCommitResponse)
-        codes = by_hand.apply(by_hand.machine.commit_bare(bare, version, "hand", NOW, NOW_MS))
+        codes = by_hand.apply(by_hand.machine.commit_fast(decoded, version, "hand", NOW, NOW_MS))
         assert isinstance(codes, list)
-        answer = offset_commit.encode(version, bare.topics, codes)
+        answer = offset_commit.encode(version, decoded.topics, codes)
         assert answer == messages.encode_response(OFFSET_COMMIT, version, response)
         assert by_hand.bytes() == by_tree.bytes()
         assert by_hand.offsets() == by_tree.offsets() == by_hand.reloaded()
@@ -162,7 +162,7 @@ def test_a_bare_commit_is_what_its_tree_would_be(request: OffsetCommitRequest, v
 
 @given(requests, st.sampled_from(VERSIONS), st.data())
 @settings(max_examples=150, deadline=None)
-def test_what_is_not_bare_is_left_to_the_tree(request: OffsetCommitRequest, version: int, data: st.DataObject):
+def test_other_commits_are_left_to_the_tree(request: OffsetCommitRequest, version: int, data: st.DataObject):
     topic = data.draw(st.sampled_from(request.topics))
     data.draw(st.sampled_from(topic.partitions)).committed_metadata = data.draw(st.text(min_size=1, max_size=300))
     assert offset_commit.decode(body(request, version), 0, version) is None
@@ -180,15 +180,15 @@ def test_a_commit_that_ends_too_early_is_left_to_the_tree(
 @given(st.binary(max_size=200), st.sampled_from(VERSIONS))
 @example(bytes(40), 8)
 @settings(max_examples=300, deadline=None)
-def test_no_bytes_are_taken_for_a_commit_that_the_tree_refuses(noise: bytes, version: int):
-    bare = offset_commit.decode(memoryview(noise), 0, version)
-    if bare is not None:
+def test_the_fast_path_accepts_nothing_that_the_tree_refuses(noise: bytes, version: int):
+    decoded = offset_commit.decode(memoryview(noise), 0, version)
+    if decoded is not None:
         request = messages.decode(OffsetCommitRequest, version, noise, 0, whole=False)
-        assert [len(topic.partitions) for topic in request.topics] == [topic.entry_count for topic in bare.topics]
+        assert [len(topic.partitions) for topic in request.topics] == [topic.entry_count for topic in decoded.topics]
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_a_retention_of_its_own_is_left_to_the_tree(version: int):
+def test_a_retention_time_is_left_to_the_tree(version: int):
     partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=1)]
     request = OffsetCommitRequest(
         group_id="g", retention_time_ms=5, topics=[OffsetCommitRequestTopic(name="t", partitions=partitions)]
@@ -196,8 +196,8 @@ def test_a_retention_of_its_own_is_left_to_the_tree(version: int):
     assert offset_commit.decode(body(request, version), 0, version) is None
 
 
-def test_places_of_every_width_are_written_as_one_by_one(tmp_path: Path):
-    around = world()
+def test_record_indexes_of_every_size_are_written_as_one_by_one(tmp_path: Path):
+    around = context()
     by_hand, by_tree = (Remembering(tmp_path / name, around) for name in ("hand", "tree"))
     counts = (60, 3, 3, 5, 8121)
     assert sum(counts) == offset_commit.COUNT_MAX
@@ -214,9 +214,9 @@ def test_places_of_every_width_are_written_as_one_by_one(tmp_path: Path):
             for name, count in zip(("t", "other", "t", "other", "t"), counts, strict=True)
         ],
     )
-    bare = offset_commit.decode(body(request, 8), 0, 8)
-    assert bare is not None
-    by_hand.apply(by_hand.machine.commit_bare(bare, 8, "hand", NOW, NOW_MS))
+    decoded = offset_commit.decode(body(request, 8), 0, 8)
+    assert decoded is not None
+    by_hand.apply(by_hand.machine.commit_fast(decoded, 8, "hand", NOW, NOW_MS))
     by_tree.apply(by_tree.machine.commit_offsets(request, 8, "tree", NOW, NOW_MS))
     assert by_hand.bytes() == by_tree.bytes()
     assert by_hand.offsets() == by_hand.reloaded()

@@ -1,4 +1,4 @@
-"""Committed offsets in the order of the log, whatever goes on in between."""
+"""Committed offsets: transactions, deleted topics, expiry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from ottla.cluster.model import PartitionState as State
 from ottla.coordinator import group_records
 from ottla.coordinator.coordinator_service import Promise
-from ottla.coordinator.decision import Decision, LogRecord, Producer
+from ottla.coordinator.decision import Decision, LogRecord, ProducerIdAndEpoch
 from ottla.coordinator.group_context import MemberClient
 from ottla.coordinator.group_machine import GroupMachine
 from ottla.coordinator.group_records import OffsetCommitKey, OffsetCommitValue
@@ -27,7 +27,7 @@ from ottla.wire.schema.consumer_group_heartbeat import ConsumerGroupHeartbeatReq
 from ottla.wire.schema.offset_commit import OffsetCommitRequest
 from ottla.wire.schema.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics, OffsetFetchResponseGroup
 from tests.coordinator.at_once import AtOnce
-from tests.coordinator.consumer_scenarios import World
+from tests.coordinator.consumer_scenarios import Context
 from tests.coordinator.group_scenarios import GroupScenario
 from tests.log.batches import NOW, stored
 from tests.log.compacting import compact
@@ -56,13 +56,13 @@ def replay(groups: GroupMachine, decision: Decision) -> None:
 
 @pytest.fixture
 def groups() -> GroupMachine:
-    return GroupMachine(World())
+    return GroupMachine(Context())
 
 
 @pytest.mark.parametrize("first", [1, 2])
-def test_of_two_transactions_the_one_that_committed_later_counts_whichever_ends_first(groups, first):
-    groups.replay(KEY, value(10), Producer(1, 0))
-    groups.replay(KEY, value(20), Producer(2, 0))
+def test_of_two_transactional_commits_the_later_one_counts(groups, first):
+    groups.replay(KEY, value(10), ProducerIdAndEpoch(1, 0))
+    groups.replay(KEY, value(20), ProducerIdAndEpoch(2, 0))
     groups.replay_end(first, committed=True)
     if first == 1:
         assert fetched(groups) == (ErrorCode.unstable_offset_commit, -1)
@@ -70,14 +70,14 @@ def test_of_two_transactions_the_one_that_committed_later_counts_whichever_ends_
     assert fetched(groups) == (ErrorCode.none, 20)
 
 
-def test_a_transaction_that_ends_takes_nothing_away_from_a_later_commit(groups):
-    groups.replay(KEY, value(10), Producer(1, 0))
+def test_the_end_of_a_transaction_does_not_undo_a_later_commit(groups):
+    groups.replay(KEY, value(10), ProducerIdAndEpoch(1, 0))
     groups.replay(KEY, value(30))
     groups.replay_end(1, committed=True)
     assert fetched(groups) == (ErrorCode.none, 30)
 
 
-def test_a_commit_for_the_next_topic_of_that_name_stays(groups):
+def test_offsets_of_a_new_topic_with_the_same_name_stay(groups):
     old, new = b"o" * 16, b"n" * 16
     for group_id in ("g1", "g2"):
         groups.replay(OffsetCommitKey(group_id, "t", 0), value(5, old))
@@ -90,16 +90,16 @@ def test_a_commit_for_the_next_topic_of_that_name_stays(groups):
     assert fetched(groups, "g2") == (ErrorCode.none, 1)
 
 
-def test_what_was_committed_for_another_topic_of_that_name_is_not_told():
+def test_offsets_of_a_deleted_topic_with_the_same_name_are_not_returned():
     scenario = GroupScenario()
     scenario.run(["topics t=1"])
     scenario.groups.replay(KEY, value(5, b"o" * 16))
     assert fetched(scenario.groups) == (ErrorCode.none, -1)
-    scenario.groups.replay(KEY, value(6, scenario.world.image.topics["t"].id))
+    scenario.groups.replay(KEY, value(6, scenario.context.image.topics["t"].id))
     assert fetched(scenario.groups) == (ErrorCode.none, 6)
 
 
-def test_a_stale_epoch_in_a_transaction_is_an_old_generation_to_the_producer(groups):
+def test_a_stale_member_epoch_in_a_transaction_is_illegal_generation(groups):
     hello = ConsumerGroupHeartbeatRequest(
         group_id="g", member_id="m", member_epoch=0, rebalance_timeout_ms=1000,
         subscribed_topic_names=["t"], topic_partitions=[],
@@ -107,14 +107,14 @@ def test_a_stale_epoch_in_a_transaction_is_an_old_generation_to_the_producer(gro
     replay(groups, groups.consumer_heartbeat(hello, MemberClient(), object(), 0.0, 0))
     commit = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=7, member_id="m", topics=[])
     with pytest.raises(Refused) as refused:
-        groups.commit_in_transaction(commit, Producer(1, 0), object(), 0.0, 0)
+        groups.commit_in_transaction(commit, ProducerIdAndEpoch(1, 0), object(), 0.0, 0)
     assert refused.value.code == ErrorCode.illegal_generation
     with pytest.raises(Refused) as refused:
         groups.commit_offsets(commit, 9, object(), 0.0, 0)
     assert refused.value.code == ErrorCode.stale_member_epoch
 
 
-def test_expiry_does_not_bury_a_group_that_was_deleted_and_made_again_meanwhile():
+def test_expiry_keeps_a_group_that_was_deleted_and_created_again():
     scenario = GroupScenario()
     scenario.groups.replay(OffsetCommitKey("another", "t", 0), value(1))
     scenario.run(
@@ -137,26 +137,26 @@ def test_expiry_does_not_bury_a_group_that_was_deleted_and_made_again_meanwhile(
 
 
 @pytest.mark.parametrize("codec", CODECS[:2])
-def test_an_aborted_commit_leaves_the_one_before_in_a_compressed_topic_too(tmp_path: Path, groups, codec):
+def test_an_aborted_commit_keeps_the_one_before_in_a_compressed_topic(tmp_path: Path, groups, codec):
     config = LogConfig(cleanup_compact=True, cleanup_delete=False)
     log = PartitionLog.open(RealDisk(), str(tmp_path / "__consumer_offsets-0"), config, now_ms=NOW)
     partition = Partition("__consumer_offsets", NO_ID, 0, 1, log, AppendPolicy())
     partition.become(State(replicas=(1,), leader=1, leader_epoch=0, in_sync=(1,), partition_epoch=0))
 
-    def tell(reply_to: object, reply: object) -> None:
+    def send_reply(reply_to: object, reply: object) -> None:
         if isinstance(reply_to, Promise):
             reply_to.answer(reply)
 
-    shard = Shard(partition, groups, group_records, tell, AtOnce(), held_s_max=5.0, compression=codec)
+    shard = Shard(partition, groups, group_records, send_reply, AtOnce(), held_s_max=5.0, compression=codec)
     shard.activate(0.0, NOW)
     shard.apply(Decision([LogRecord(KEY, value(10))]), 0.0, NOW)
-    shard.apply(Decision([LogRecord(KEY, value(20))], (), Producer(7, 0)), 0.0, NOW)
+    shard.apply(Decision([LogRecord(KEY, value(20))], (), ProducerIdAndEpoch(7, 0)), 0.0, NOW)
     codes: list[ErrorCode] = []
     write_through(shard, TransactionEnd(7, 0, committed=False, coordinator_epoch=3), 0.0, NOW, codes.append)
     assert codes == [ErrorCode.none]
     assert fetched(groups) == (ErrorCode.none, 10)
     compact(log)
-    loaded = GroupMachine(World())
+    loaded = GroupMachine(Context())
     loader = Loader(loaded, group_records, log.log_start)
     for batch in stored(log):
         for _ in loader.feed(batch):

@@ -17,16 +17,16 @@ def test_a_consumer_group(lines: list[str]):
 
 
 @pytest.mark.parametrize("lines", scenarios("consumer_group_refusals.txt"))
-def test_what_a_consumer_group_refuses(lines: list[str]):
+def test_a_consumer_group_refuses(lines: list[str]):
     Scenario().run(lines)
 
 
 @pytest.mark.parametrize("lines", scenarios("consumer_group_conversion.txt"))
-def test_a_group_that_changes_its_protocol(lines: list[str]):
+def test_online_migration_of_a_group(lines: list[str]):
     Scenario().run(lines)
 
 
-def test_a_partition_that_appears_while_the_log_takes_nothing_is_shared_out_when_it_does_again():
+def test_a_new_partition_is_assigned_after_a_failed_append():
     scenario = Scenario()
     scenario.run(["topics t=2", "m1 join t -> epoch=1 t:0,1", "m1 beat has=t:0,1 -> epoch=1", "add t=3"])
     beat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m1", member_epoch=1, topic_partitions=None)
@@ -37,7 +37,7 @@ def test_a_partition_that_appears_while_the_log_takes_nothing_is_shared_out_when
     scenario.run(["m1 beat -> epoch=2 t:0,1,2"])
 
 
-def test_a_classic_member_gets_an_id_that_a_record_has_room_for():
+def test_a_classic_member_id_fits_into_a_record():
     scenario = Scenario()
     scenario.run(["topics t=2", "m1 join t -> epoch=1 t:0,1"])
     protocols = [JoinGroupRequestProtocol(name="range", metadata=bytes(10))]

@@ -1,4 +1,4 @@
-"""A consumer group under members that do whatever they like: no partition ever has two readers, and peace always comes.
+"""A consumer group under random requests: no partition ever has two members, and the group becomes stable.
 
 The members are honest but unlucky: answers get lost, heartbeats come late or twice, processes die, the coordinator
 moves, topics come and go. Each member reads what it was last told, and says it gave something up only after it did.
@@ -100,7 +100,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), more=st.integers(1, 3))
     def more_partitions(self, name: str, more: int) -> None:
-        topic = self.scenario.world.image.topic(name)
+        topic = self.scenario.context.image.topic(name)
         if topic is None:
             self.scenario.topics(f"{name}={more}")
         elif len(topic.partitions) < 8:
@@ -108,7 +108,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def delete(self, name: str) -> None:
-        if self.scenario.world.image.topic(name) is not None:
+        if self.scenario.context.image.topic(name) is not None:
             self.scenario.delete(name)
 
     def _speak(
@@ -183,7 +183,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if not self.readers:
             return
         assert self.scenario.group().startswith("Stable")
-        image = self.scenario.world.image
+        image = self.scenario.context.image
         state: Any = self.scenario.groups.get(GROUP)
         wanted = {name for name in image.topics if state.subscribes(name)}
         read = {place for reader in self.readers.values() for place in reader.reads & (reader.told or set())}
@@ -192,7 +192,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         }
 
 
-def test_no_partition_ever_has_two_readers_and_peace_always_comes():
+def test_no_partition_ever_has_two_members_and_the_group_becomes_stable():
     run_state_machine_as_test(
         ConsumerGroupMachine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
     )

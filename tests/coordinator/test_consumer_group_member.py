@@ -1,4 +1,4 @@
-"""A member of a consumer group in the log: Kafka's own bytes, and back."""
+"""Records of a consumer group member, with the bytes that Kafka writes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_metadata_has_the_bytes_that_kafka_writes(member: ConsumerMember, writte
     assert encode_key(record.key).hex() == "000500016700016d"
 
 
-def test_the_current_assignment_survives_the_log():
+def test_the_current_assignment_is_decoded_from_its_record():
     member = ConsumerMember(
         "m",
         epoch=3,
@@ -64,6 +64,6 @@ def test_the_current_assignment_survives_the_log():
     assert with_current(ConsumerMember("m"), record.value) == member
 
 
-def test_a_state_that_a_newer_release_wrote_is_not_taken_for_another():
+def test_an_unknown_member_state_is_unknown():
     value = ConsumerGroupCurrentMemberAssignmentValue(state=9)
     assert with_current(ConsumerMember("m"), value).state is MemberState.UNKNOWN

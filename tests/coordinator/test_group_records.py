@@ -1,4 +1,4 @@
-"""Records of the offsets topic: read back as they were written, by us and by Kafka's own coordinator."""
+"""Records of `__consumer_offsets`: encoded and decoded by us and by Kafka."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RECORDS = [
             leader="m",
             current_state_timestamp_ms=1,
             members=[
-                values.ClassicGroupMember(
+                values.MemberMetadata(
                     member_id="m",
                     group_instance_id="i",
                     client_id="c",
@@ -47,7 +47,7 @@ RECORDS = [
                     subscription=b"s",
                     assignment=b"a",
                 ),
-                values.ClassicGroupMember(member_id="n", client_id="c", client_host="/h"),
+                values.MemberMetadata(member_id="n", client_id="c", client_host="/h"),
             ],
         ),
     ),
@@ -110,7 +110,7 @@ def encoded(key: tuple[object, ...], value: object | None) -> tuple[bytes, bytes
 
 
 @pytest.mark.parametrize(("key", "value"), RECORDS, ids=lambda part: type(part).__name__)
-def test_a_record_is_read_as_it_was_written(key: tuple[object, ...], value: object | None):
+def test_records_are_decoded_as_they_were_encoded(key: tuple[object, ...], value: object | None):
     raw_key, raw_value = encoded(key, value)
     read = group_records.decode_key(raw_key)
     assert read == key
@@ -165,13 +165,13 @@ def test_the_oldest_key_is_read():
     assert group_records.decode_key(old) == group_records.OffsetCommitKey("g", "t", 3)
 
 
-def test_records_of_other_kinds_of_group_are_passed_over():
+def test_records_of_unknown_types_are_skipped():
     share_group_metadata = bytes.fromhex("000b 0001 67")
     assert group_records.decode_key(share_group_metadata) is None
 
 
 @given(st.sampled_from(RECORDS), st.data())
-def test_a_damaged_record_is_told_and_nothing_else_happens(record, data):
+def test_a_damaged_record_is_a_fault(record, data):
     """Cut short or with a byte changed: read as something, or a Fault."""
     raw_key, raw_value = encoded(*record)
     which = data.draw(st.sampled_from([raw_key, raw_value or raw_key]))

@@ -1,4 +1,4 @@
-"""The marker queue: markers of a prepared transaction, when its coordinator is led by the same broker again."""
+"""The marker queue: markers of a prepared transaction across leader epochs of the coordinator."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from ottla.wire.schema.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from ottla.wire.topic_partition import TopicPartition
 
 SILENT, WILLING = 2, 3
-TICKET, MARKERS = Prepared("x", 7, 0), Markers(True, (("t", 0),), 0)
+TICKET, MARKERS = Prepared("x", 7, 0), Markers(True, (TopicPartition("t", 0),), 0)
 
 
 class Peers:

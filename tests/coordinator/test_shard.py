@@ -1,4 +1,4 @@
-"""Shards on real logs: what is appended, when replies leave, what is loaded, who is sent away."""
+"""Shards on real logs: appends, replies, loading, loss of leadership."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from ottla.cluster.model import PartitionState as State
 from ottla.coordinator import group_records
-from ottla.coordinator.decision import NOTHING, Decision, LogRecord, Producer, answer
+from ottla.coordinator.decision import NOTHING, Decision, LogRecord, ProducerIdAndEpoch, answer
 from ottla.coordinator.group_records import OffsetCommitKey, OffsetCommitValue
 from ottla.coordinator.loader import SLICE_RECORDS, Loader
 from ottla.coordinator.shard import Shard
@@ -42,9 +42,9 @@ class Notes:
         self.deadline: float | None = None
         self.replayed = 0
 
-    def replay(self, key: object, value: object | None, producer: Producer | None = None) -> None:
+    def replay(self, key: object, value: object | None, producer: ProducerIdAndEpoch | None = None) -> None:
         self.replayed += 1
-        into = self.offsets if producer is None else self.pending.setdefault(producer.id, {})
+        into = self.offsets if producer is None else self.pending.setdefault(producer.producer_id, {})
         if isinstance(value, OffsetCommitValue):
             into[key] = value.offset
         else:
@@ -86,10 +86,10 @@ class Fixture:
         )
 
     def made(self, machine: Notes) -> Shard[Notes]:
-        def tell(reply_to: object, reply: object) -> None:
+        def send_reply(reply_to: object, reply: object) -> None:
             self.heard.append((reply_to, reply.code if isinstance(reply, Refused) else reply))
 
-        return Shard(self.partition, machine, group_records, tell, AtOnce(), held_s_max=5.0)
+        return Shard(self.partition, machine, group_records, send_reply, AtOnce(), held_s_max=5.0)
 
     def apply(self, decision: Decision) -> list[tuple[object, object]]:
         self.heard.clear()
@@ -124,7 +124,7 @@ def on_disk(tmp_path: Path) -> Fixture:
     return Fixture(tmp_path)
 
 
-def test_a_decision_is_one_batch_replayed_and_then_answered(on_disk: Fixture):
+def test_a_decision_is_appended_as_one_batch_replayed_and_answered(on_disk: Fixture):
     heard = on_disk.apply(Decision([committed(1), committed(2, partition=1)], [("a", "done"), ("b", "done")]))
     assert heard == [("a", "done"), ("b", "done")]
     assert on_disk.log.log_end == 2
@@ -144,7 +144,7 @@ def test_replies_wait_until_all_replicas_have_the_records(on_disk: Fixture):
     assert on_disk.apply(answer("c", "at once")) == [("c", "at once")]
 
 
-def test_replies_do_not_wait_for_ever(on_disk: Fixture):
+def test_replies_time_out(on_disk: Fixture):
     on_disk.lead(2)
     on_disk.apply(Decision([committed(1)], [("a", "done")]))
     assert on_disk.shard.deadline == NOW + 5.0
@@ -163,7 +163,7 @@ def test_replies_do_not_wait_for_ever(on_disk: Fixture):
         (ErrorCode.record_list_too_large, ErrorCode.unknown_server_error),
     ],
 )
-def test_what_cannot_be_appended_has_not_happened(on_disk: Fixture, refused: ErrorCode, told: ErrorCode):
+def test_a_failed_append_changes_nothing(on_disk: Fixture, refused: ErrorCode, told: ErrorCode):
     on_disk.disk.fail("__consumer_offsets-0", Refused(refused))
     assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == [("a", told)]
     on_disk.disk.fail("__consumer_offsets-0", None)
@@ -171,7 +171,7 @@ def test_what_cannot_be_appended_has_not_happened(on_disk: Fixture, refused: Err
     assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == [("a", "done")]
 
 
-def test_too_few_in_sync_replicas_refuse_a_change_and_answer_questions(on_disk: Fixture):
+def test_with_too_few_in_sync_replicas_only_reads_are_answered(on_disk: Fixture):
     on_disk.partition.policy = AppendPolicy(in_sync_min=2)
     on_disk.partition.become(State(replicas=(1, 2), leader=1, leader_epoch=0, in_sync=(1,), partition_epoch=1))
     told = [("a", ErrorCode.coordinator_not_available)]
@@ -179,7 +179,7 @@ def test_too_few_in_sync_replicas_refuse_a_change_and_answer_questions(on_disk: 
     assert on_disk.apply(answer("b", "known")) == [("b", "known")]
 
 
-def test_a_shard_that_moves_away_sends_everybody_away(on_disk: Fixture):
+def test_an_unloaded_shard_answers_not_coordinator(on_disk: Fixture):
     on_disk.lead(2)
     on_disk.apply(Decision([committed(1)], [("a", "done")]))
     on_disk.machine.waiting = ["b"]
@@ -192,7 +192,7 @@ def test_a_shard_that_moves_away_sends_everybody_away(on_disk: Fixture):
     assert refused.value.code == ErrorCode.not_coordinator
 
 
-def test_a_shard_writes_in_no_other_reign_than_its_own(on_disk: Fixture):
+def test_a_shard_appends_in_its_own_leader_epoch_only(on_disk: Fixture):
     assert on_disk.shard.leads
     on_disk.lead(epoch=1)
     assert not on_disk.shard.leads
@@ -200,20 +200,20 @@ def test_a_shard_writes_in_no_other_reign_than_its_own(on_disk: Fixture):
     assert not on_disk.machine.offsets
 
 
-def test_a_shard_serves_nobody_while_it_loads(on_disk: Fixture):
+def test_a_loading_shard_serves_no_requests(on_disk: Fixture):
     with pytest.raises(Refused) as refused:
         on_disk.made(Notes()).check_active()
     assert refused.value.code == ErrorCode.coordinator_load_in_progress
 
 
-def test_timers_decide_and_are_applied_one_by_one(on_disk: Fixture):
+def test_decisions_of_timers_are_applied_one_by_one(on_disk: Fixture):
     on_disk.machine.due = [Decision([committed(1)], [("a", "woken")]), NOTHING, Decision([committed(2)])]
     on_disk.shard.expire(NOW, NOW_MS)
     assert on_disk.heard == [("a", "woken")]
     assert list(on_disk.machine.offsets.values()) == [2]
 
 
-def test_loading_gives_what_was_there_and_decodes_only_the_newest(on_disk: Fixture):
+def test_loading_decodes_only_the_newest_value_of_each_key(on_disk: Fixture):
     for number in range(5000):
         on_disk.apply(Decision([committed(number, f"g{number % 7}"), committed(number, "h", number % 3)]))
     on_disk.apply(Decision([LogRecord(OffsetCommitKey("g3", "t", 0), None)]))
@@ -259,10 +259,10 @@ def test_compressed_records_are_loaded(on_disk: Fixture, codec: str):
 
 
 @pytest.mark.parametrize("ends", [True, False], ids=["committed", "aborted"])
-def test_offsets_of_a_transaction_count_when_its_marker_says_so(on_disk: Fixture, ends: bool):
+def test_transactional_offsets_count_after_a_commit_marker(on_disk: Fixture, ends: bool):
     key = OffsetCommitKey("g", "t", 0)
     on_disk.apply(Decision([committed(1)]))
-    heard = on_disk.apply(Decision([committed(2)], [("a", "done")], Producer(7, 0)))
+    heard = on_disk.apply(Decision([committed(2)], [("a", "done")], ProducerIdAndEpoch(7, 0)))
     assert heard == [("a", "done")]
     assert on_disk.loaded().offsets == {key: 1}
     on_disk.apply(Decision([committed(3, partition=1)]))

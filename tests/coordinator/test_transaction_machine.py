@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
-from ottla.coordinator.decision import Decision
+from ottla.coordinator.decision import Decision, ProducerIdAndEpoch
 from ottla.coordinator.transaction_machine import TransactionLimits, TransactionMachine
-from ottla.coordinator.transaction_steps import Identity
+from ottla.wire.topic_partition import TopicPartition
 from tests.coordinator.transaction_scenarios import TransactionScenario, scenarios
 
 
@@ -18,16 +18,16 @@ def test_a_transaction(lines: list[str]):
 
 
 @pytest.mark.parametrize("lines", scenarios("transaction_fencing.txt"))
-def test_who_may_speak(lines: list[str]):
+def test_producer_fencing(lines: list[str]):
     TransactionScenario().run(lines)
 
 
 @pytest.mark.parametrize("lines", scenarios("transaction_refusals.txt"))
-def test_what_a_coordinator_refuses(lines: list[str]):
+def test_a_transaction_coordinator_refuses(lines: list[str]):
     TransactionScenario().run(lines)
 
 
-def test_a_mistake_with_one_transaction_keeps_no_other_from_timing_out():
+def test_a_bug_with_one_transaction_does_not_stop_the_timeouts_of_others():
     machine = TransactionMachine(lambda: TransactionLimits(900_000, 10**9))
 
     def apply(decision: Decision) -> None:
@@ -37,7 +37,7 @@ def test_a_mistake_with_one_transaction_keeps_no_other_from_timing_out():
 
     for number, name in enumerate("abc"):
         apply(machine.init(name, 1000, None, object(), 0, spare_id=number))
-        apply(machine.add(name, Identity(number, 0), [("t", 0)], object(), 0))
+        apply(machine.add(name, ProducerIdAndEpoch(number, 0), [TopicPartition("t", 0)], object(), 0))
     aborted = []
     for _ in range(2):
         due = machine.deadline

@@ -1,4 +1,4 @@
-"""The records of the transaction topic: Kafka's bytes, and nothing else taken for them."""
+"""Records of `__transaction_state`, with the bytes that Kafka writes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from ottla.coordinator.transaction_records import (
     encode_value,
 )
 from ottla.errors import Fault
+from ottla.wire.topic_partition import TopicPartition
 
 KEY = TransactionKey("tx")
 
 
-def test_a_key_is_kafkas():
+def test_a_key_has_kafkas_bytes():
     assert encode_key(KEY) == bytes.fromhex("0000 0002 7478")
     assert decode_key(bytes.fromhex("0000 0002 7478")) == KEY
 
 
-def test_an_empty_transaction_is_kafkas():
+def test_an_empty_transaction_has_kafkas_bytes():
     value = TransactionValue(1000, 3, 60_000, TransactionState.EMPTY, (), 7, -1)
     data = bytes.fromhex(
         "0001 00000000000003e8 0003 0000ea60 00"  # version, producer id, epoch, timeout, state
@@ -33,9 +34,17 @@ def test_an_empty_transaction_is_kafkas():
     assert decode_value(KEY, data) == value
 
 
-def test_an_ongoing_transaction_is_kafkas():
+def test_an_ongoing_transaction_has_kafkas_bytes():
     value = TransactionValue(
-        1, 0, 1000, TransactionState.ONGOING, (("t", 0), ("t", 2), ("u", 1)), 9, 8, previous_producer_id=1, version=2
+        1,
+        0,
+        1000,
+        TransactionState.ONGOING,
+        (TopicPartition("t", 0), TopicPartition("t", 2), TopicPartition("u", 1)),
+        9,
+        8,
+        previous_producer_id=1,
+        version=2,
     )
     data = bytes.fromhex(
         "0001 0000000000000001 0000 000003e8 01"
@@ -47,41 +56,53 @@ def test_an_ongoing_transaction_is_kafkas():
     assert decode_value(KEY, data) == value
 
 
-def test_the_version_of_old_brokers_is_read():
+def test_version_0_is_decoded():
     data = bytes.fromhex(
         "0000 0000000000000001 0000 000003e8 02"
         "00000001 0001 74 00000002 00000005 00000003"
         "0000000000000009 0000000000000008"
     )
     assert decode_value(KEY, data) == TransactionValue(
-        1, 0, 1000, TransactionState.PREPARE_COMMIT, (("t", 3), ("t", 5)), 9, 8
+        1, 0, 1000, TransactionState.PREPARE_COMMIT, (TopicPartition("t", 3), TopicPartition("t", 5)), 9, 8
     )
 
 
-def test_every_field_comes_back():
+def test_every_field_is_decoded():
     value = TransactionValue(
-        2**40, 32766, 2**31 - 1, TransactionState.PREPARE_ABORT, (("ü" * 100, 2**31 - 1),), 1, 2, 3, 4, 2, 5
+        2**40,
+        32766,
+        2**31 - 1,
+        TransactionState.PREPARE_ABORT,
+        (TopicPartition("ü" * 100, 2**31 - 1),),
+        1,
+        2,
+        3,
+        4,
+        2,
+        5,
     )
     assert decode_value(KEY, encode_value(value)) == value
 
 
-def test_tags_of_a_later_release_are_passed_over():
+def test_unknown_tags_are_skipped():
     data = encode_value(TransactionValue(1, 0, 1000))
     assert decode_value(KEY, data[:-1] + bytes.fromhex("01 09 03 aabbcc")) == TransactionValue(1, 0, 1000)
 
 
-def test_a_kind_of_record_that_is_not_ours_is_passed_over():
+def test_unknown_types_of_records_are_skipped():
     assert decode_key(bytes.fromhex("0005 0001 78")) is None
 
 
 @pytest.mark.parametrize("state", TransactionState)
-def test_states_are_named_as_kafka_names_them(state: TransactionState):
+def test_states_have_kafkas_names(state: TransactionState):
     names = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
     assert state.label == names[state]
 
 
-def test_damaged_records_are_faults_wherever_they_end():
-    whole = encode_value(TransactionValue(1, 0, 1000, TransactionState.ONGOING, (("topic", 1),), 1, 1, 1, 1, 2, 1))
+def test_truncated_records_are_faults():
+    whole = encode_value(
+        TransactionValue(1, 0, 1000, TransactionState.ONGOING, (TopicPartition("topic", 1),), 1, 1, 1, 1, 2, 1)
+    )
     for size in range(len(whole)):
         with pytest.raises(Fault):
             decode_value(KEY, whole[:size])

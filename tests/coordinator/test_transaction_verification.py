@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn batching: one request for all of one turn of the loop, each transaction with its own answer."""
+"""AddPartitionsToTxn batching: one request for each loop iteration, with one result for each transaction."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def transaction(transactional_id: str, *partitions: int) -> AddPartitionsToTxnTr
     return AddPartitionsToTxnTransaction(transactional_id=transactional_id, topics=topics)
 
 
-def test_transactions_of_one_turn_share_one_request_to_each_broker():
+def test_transactions_of_one_loop_iteration_share_one_request_to_each_broker():
     async def scenario() -> tuple[list[Codes | BaseException], list[tuple[int, list[str]]]]:
         peers = Peers()
         batcher = AddPartitionsBatcher(RealRuntime(), peers)
@@ -94,7 +94,7 @@ def test_transactions_of_one_turn_share_one_request_to_each_broker():
     assert asked == [(2, ["x", "y", "x"]), (3, ["z"]), (9, ["z"]), (2, ["x"])]
 
 
-def test_a_caller_that_stops_waiting_keeps_no_other_from_its_answer():
+def test_a_cancelled_caller_does_not_affect_others():
     async def scenario() -> Codes:
         loop = asyncio.get_running_loop()
         batcher = AddPartitionsBatcher(RealRuntime(), Peers())

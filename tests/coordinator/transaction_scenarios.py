@@ -19,7 +19,7 @@ Everybody speaks of the transactional id `x` unless `id=` says otherwise, and us
 
 from __future__ import annotations
 
-from ottla.coordinator.decision import Decision, LogRecord
+from ottla.coordinator.decision import Decision, LogRecord, ProducerIdAndEpoch
 from ottla.coordinator.transaction_machine import (
     NEEDS_PRODUCER_ID,
     Markers,
@@ -35,8 +35,8 @@ from ottla.coordinator.transaction_records import (
     encode_key,
     encode_value,
 )
-from ottla.coordinator.transaction_steps import Identity
 from ottla.errors import ErrorCode, Refused
+from ottla.wire.topic_partition import TopicPartition
 from tests.coordinator.consumer_scenarios import WALL_MS, scenarios
 
 __all__ = ["TransactionScenario", "scenarios"]
@@ -55,7 +55,7 @@ class TransactionScenario:
         self.log: list[tuple[bytes, bytes | None]] = []
         self.machine = TransactionMachine(self.limits)
         self.to_write: dict[Prepared, Markers] = {}
-        self.identities: dict[str, Identity] = {}
+        self.identities: dict[str, ProducerIdAndEpoch] = {}
         self.failure: ErrorCode | None = None
         self.spare_id = 1
 
@@ -89,7 +89,7 @@ class TransactionScenario:
     # What producers and leaders say.
 
     def do_init(self, who: str, names: list[str], options: dict[str, str]) -> str:
-        expected = self._speaker(who, options) if "again" in names or "as" in options else None
+        expected = self._producer(who, options) if "again" in names or "as" in options else None
         timeout_ms = int(_seconds(options.get("timeout", "60s")) * 1000)
 
         def ask(token: Token, spare_id: int | None) -> Decision:
@@ -97,22 +97,24 @@ class TransactionScenario:
                 options.get("id", "x"), timeout_ms, expected, token, self.now_ms, spare_id=spare_id
             )
 
-        return self._told(who, ask)
+        return self._answered(who, ask)
 
     def do_add(self, who: str, names: list[str], options: dict[str, str]) -> str:
-        partitions = _places(name for name in names if name != "v2")
+        partitions = _partitions(name for name in names if name != "v2")
         token = Token()
         version = 2 if "v2" in names else 0
         self._apply(
             self.machine.add(
-                options.get("id", "x"), self._speaker(who, options), partitions, token, self.now_ms, version=version
+                options.get("id", "x"), self._producer(who, options), partitions, token, self.now_ms, version=version
             )
         )
         return self._codes(token)
 
     def do_verify(self, who: str, names: list[str], options: dict[str, str]) -> str:
         token = Token()
-        self._apply(self.machine.verify(options.get("id", "x"), self._speaker(who, options), _places(names), token))
+        self._apply(
+            self.machine.verify(options.get("id", "x"), self._producer(who, options), _partitions(names), token)
+        )
         return self._codes(token)
 
     def do_commit(self, who: str, names: list[str], options: dict[str, str]) -> str:
@@ -122,12 +124,12 @@ class TransactionScenario:
         return self._end(who, names, options, committed=False)
 
     def _end(self, who: str, names: list[str], options: dict[str, str], *, committed: bool) -> str:
-        speaker = self._speaker(who, options)
+        producer = self._producer(who, options)
 
         def ask(token: Token, spare_id: int | None) -> Decision:
             return self.machine.end(
                 options.get("id", "x"),
-                speaker,
+                producer,
                 token,
                 self.now_ms,
                 committed=committed,
@@ -135,9 +137,9 @@ class TransactionScenario:
                 spare_id=spare_id,
             )
 
-        return self._told(who, ask, lost="lost" in names)
+        return self._answered(who, ask, lost="lost" in names)
 
-    def _told(self, who, ask, *, lost: bool = False) -> str:
+    def _answered(self, who, ask, *, lost: bool = False) -> str:
         """The identity that was told; `lost`: the answer did not arrive."""
         token = Token()
         self._apply(ask(token, None))
@@ -147,7 +149,7 @@ class TransactionScenario:
             self.spare_id += 1
         if isinstance(token.reply, Refused):
             raise token.reply
-        assert isinstance(token.reply, Identity)
+        assert isinstance(token.reply, ProducerIdAndEpoch)
         if not lost:
             self.identities[who] = token.reply
         return f"{token.reply.producer_id}:{token.reply.epoch}"
@@ -161,10 +163,10 @@ class TransactionScenario:
             return codes.pop()
         return " ".join(f"{topic}:{index}={code.name}" for (topic, index), code in sorted(token.reply.items()))
 
-    def _speaker(self, who: str, options: dict[str, str]) -> Identity:
+    def _producer(self, who: str, options: dict[str, str]) -> ProducerIdAndEpoch:
         if "as" in options:
             producer_id, _, epoch = options["as"].partition(":")
-            return Identity(int(producer_id), int(epoch))
+            return ProducerIdAndEpoch(int(producer_id), int(epoch))
         return self.identities[who]
 
     # What the shell does and sees.
@@ -273,8 +275,8 @@ def _check(value: TransactionValue) -> None:
     assert value.partitions == tuple(sorted(set(value.partitions)))
 
 
-def _places(words) -> list[tuple[str, int]]:
-    return [(topic, int(index)) for topic, _, index in (word.partition(":") for word in words)]
+def _partitions(words) -> list[TopicPartition]:
+    return [TopicPartition(topic, int(index)) for topic, _, index in (word.partition(":") for word in words)]
 
 
 def _seconds(word: str) -> float:

@@ -1,4 +1,4 @@
-"""Two brokers prove to each other that they know the cluster's secret, and nobody else can."""
+"""Inter-broker authentication: OTTLA-CLUSTER."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def nonce(number: int) -> bytes:
     return bytes([number]) * NONCE_BYTES
 
 
-def test_each_is_convinced_of_the_other():
+def test_both_sides_authenticate():
     connecting, accepting = Connecting(ONE, 2, nonce(1)), Accepting(TWO, nonce(2))
     challenge, known = accepting.receive(connecting.hello)
     assert known is None
@@ -37,23 +37,23 @@ def test_the_secret_is_never_sent():
     assert SECRET not in said
 
 
-def test_one_that_does_not_know_the_secret_is_not_let_in():
-    stranger = Connecting(BrokerIdentity(1, bytes(SECRET_BYTES)), 2, nonce(1))
+def test_a_peer_without_the_secret_is_not_authenticated():
+    outsider = Connecting(BrokerIdentity(1, bytes(SECRET_BYTES)), 2, nonce(1))
     accepting = Accepting(TWO, nonce(2))
-    challenge, _ = accepting.receive(stranger.hello)
+    challenge, _ = accepting.receive(outsider.hello)
     with pytest.raises(AuthenticationFailed, match="does not know the secret"):
-        stranger.answer(challenge)
+        outsider.answer(challenge)
     with pytest.raises(AuthenticationFailed, match="wrong proof"):
         accepting.receive(bytes(PROOF_BYTES))
 
 
-def test_one_that_does_not_know_the_secret_learns_no_proof_of_ours():
+def test_a_peer_without_the_secret_gets_no_proof():
     challenge = nonce(9) + bytes(PROOF_BYTES)
     with pytest.raises(AuthenticationFailed):
         Connecting(ONE, 2, nonce(1)).answer(challenge)
 
 
-def test_a_proof_that_was_overheard_is_worth_nothing_on_another_connection():
+def test_a_proof_cannot_be_replayed_on_another_connection():
     connecting, accepting = Connecting(ONE, 2, nonce(1)), Accepting(TWO, nonce(2))
     challenge, _ = accepting.receive(connecting.hello)
     overheard = connecting.answer(challenge)
@@ -63,7 +63,7 @@ def test_a_proof_that_was_overheard_is_worth_nothing_on_another_connection():
         later.receive(overheard)
 
 
-def test_a_challenge_cannot_be_played_back_to_whoever_made_it():
+def test_a_challenge_cannot_be_reflected():
     """The accepting broker's own proof is none for the other side, even with all nonces the same."""
     connecting, accepting = Connecting(ONE, 2, nonce(1)), Accepting(TWO, nonce(2))
     challenge, _ = accepting.receive(connecting.hello)
@@ -71,7 +71,7 @@ def test_a_challenge_cannot_be_played_back_to_whoever_made_it():
         accepting.receive(challenge[NONCE_BYTES:])
 
 
-def test_a_broker_cannot_pass_for_another_with_a_proof_of_its_own():
+def test_a_broker_cannot_impersonate_another():
     connecting, accepting = Connecting(ONE, 2, nonce(1)), Accepting(TWO, nonce(2))
     as_three = Connecting(BrokerIdentity(3, SECRET), 2, nonce(1))
     challenge, _ = accepting.receive(as_three.hello)
@@ -90,12 +90,12 @@ def test_an_address_that_another_broker_has_taken_is_noticed():
 
 
 @pytest.mark.parametrize("hello", [b"", b"x", bytes(1000), Connecting(ONE, 2, nonce(1)).hello[:-1]])
-def test_what_is_no_greeting_is_refused(hello):
+def test_malformed_first_messages_are_refused(hello):
     with pytest.raises(AuthenticationFailed):
         Accepting(TWO, nonce(2)).receive(hello)
 
 
-def test_nobody_is_broker_minus_one():
+def test_a_negative_broker_id_is_refused():
     with pytest.raises(AuthenticationFailed, match="-1 is no broker id"):
         Accepting(TWO, nonce(2)).receive(Connecting(BrokerIdentity(-1, SECRET), 2, nonce(1)).hello)
 

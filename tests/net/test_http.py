@@ -1,4 +1,4 @@
-"""The port for scrapers and probers: pages, refusals, limits."""
+"""The HTTP server: pages, refusals, limits."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_long_page_arrives_whole():
     served(test)
 
 
-def test_a_request_byte_by_byte_is_answered_and_what_follows_it_is_not():
+def test_only_the_first_request_of_a_connection_is_answered():
     async def test(port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for byte in b"GET /here HTTP/1.1\r\n\r\n":
@@ -96,7 +96,7 @@ def test_a_request_byte_by_byte_is_answered_and_what_follows_it_is_not():
     served(test)
 
 
-def test_a_head_without_end_is_refused():
+def test_a_request_head_that_is_too_long_is_refused():
     async def test(port):
         answer = await exchange(port, b"GET / HTTP/1.1\r\nX: " + b"x" * (http.REQUEST_BYTES_MAX + 1))
         assert answer.startswith(b"HTTP/1.1 431 ")
@@ -104,7 +104,7 @@ def test_a_head_without_end_is_refused():
     served(test)
 
 
-def test_a_failure_is_an_answer_too(caplog):
+def test_an_exception_is_answered_with_500(caplog):
     async def test(port):
         answer = await exchange(port, b"GET /broken HTTP/1.1\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 500 ")
@@ -114,7 +114,7 @@ def test_a_failure_is_an_answer_too(caplog):
     assert "GET /broken failed" in caplog.text
 
 
-def test_whoever_says_nothing_is_hung_up_on(monkeypatch):
+def test_a_silent_client_is_disconnected(monkeypatch):
     monkeypatch.setattr(http, "REQUEST_SECONDS_MAX", 0.1)
 
     async def test(port):
@@ -123,7 +123,7 @@ def test_whoever_says_nothing_is_hung_up_on(monkeypatch):
     served(test)
 
 
-def test_an_answer_that_takes_too_long_is_given_up(monkeypatch):
+def test_a_response_that_is_not_read_in_time_is_given_up(monkeypatch):
     monkeypatch.setattr(http, "ANSWER_SECONDS_MAX", 0.1)
 
     async def test(port):
@@ -139,7 +139,7 @@ async def exchange_quietly(port, request):
         return b""
 
 
-def test_there_are_only_so_many_connections_at_once_and_room_again_when_they_go(monkeypatch):
+def test_the_number_of_connections_is_limited(monkeypatch):
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 3)
 
     async def test(port):

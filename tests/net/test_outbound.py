@@ -1,4 +1,4 @@
-"""A connection to another broker, over real sockets, with a peer that does what the test wants."""
+"""Outbound connections over real sockets, with a scripted peer."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def opened(runtime: RealRuntime, peer: Peer, identity: BrokerIdentity = ME
     return await open_to_broker(runtime, "127.0.0.1", peer.port, identity, PEER)
 
 
-def test_a_message_goes_out_in_the_highest_version_both_speak_and_its_answer_comes_back():
+def test_a_request_is_sent_in_the_highest_common_version():
     async def test(runtime: RealRuntime, peer: Peer) -> None:
         peer.speaks[LIST_GROUPS] = (0, 4)
         peer.speaks[DESCRIBE_CLUSTER] = (0, 99)
@@ -157,7 +157,7 @@ def test_a_message_goes_out_in_the_highest_version_both_speak_and_its_answer_com
     with_peer(test)
 
 
-def test_what_the_peer_does_not_speak_is_not_sent():
+def test_a_request_without_a_common_version_is_not_sent():
     async def test(runtime: RealRuntime, peer: Peer) -> None:
         del peer.speaks[LIST_GROUPS]
         connection = await opened(runtime, peer)
@@ -169,7 +169,7 @@ def test_what_the_peer_does_not_speak_is_not_sent():
     with_peer(test)
 
 
-def test_answers_of_any_size_come_whole_and_belong_to_whoever_asked():
+def test_responses_of_any_size_are_received_in_buffers_of_their_own():
     sizes = [0, 1, 100, net.START_BYTES - 20, net.START_BYTES, net.START_BYTES + 1, 300_000, 8_000_000, 3]
 
     async def test(runtime: RealRuntime, peer: Peer) -> None:
@@ -189,7 +189,7 @@ def test_answers_of_any_size_come_whole_and_belong_to_whoever_asked():
     with_peer(test)
 
 
-def test_an_answer_that_arrives_byte_by_byte_is_understood():
+def test_a_response_that_arrives_byte_by_byte_is_decoded():
     async def test(runtime: RealRuntime, peer: Peer) -> None:
         connection = await opened(runtime, peer)
         waiting = [connection.call_raw(FETCH, 11, [], 10) for _ in range(3)]
@@ -216,7 +216,7 @@ def test_an_answer_that_arrives_byte_by_byte_is_understood():
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ],
 )
-def test_a_malformed_answer_closes_the_connection_and_fails_all_requests_in_flight(nonsense):
+def test_a_malformed_response_closes_the_connection_and_fails_all_requests_in_flight(nonsense):
     async def test(runtime: RealRuntime, peer: Peer) -> None:
         connection = await opened(runtime, peer)
         waiting = [connection.call_raw(FETCH, 11, [], 10) for _ in range(2)]
@@ -231,7 +231,7 @@ def test_a_malformed_answer_closes_the_connection_and_fails_all_requests_in_flig
     with_peer(test)
 
 
-def test_an_answer_to_nothing_ends_the_connection():
+def test_a_response_without_a_request_closes_the_connection():
     async def test(runtime: RealRuntime, peer: Peer) -> None:
         connection = await opened(runtime, peer)
         waits = connection.call_raw(FETCH, 11, [], 10)
@@ -245,7 +245,7 @@ def test_an_answer_to_nothing_ends_the_connection():
     with_peer(test)
 
 
-def test_no_answer_in_time_ends_the_connection():
+def test_a_request_timeout_closes_the_connection():
     async def test(runtime: RealRuntime, peer: Peer) -> None:
         connection = await opened(runtime, peer)
         patient = connection.call_raw(FETCH, 11, [], 10)
@@ -259,7 +259,7 @@ def test_no_answer_in_time_ends_the_connection():
 
 
 @pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_what_was_given_up_does_not_arrive_later(make_loop):
+def test_unsent_bytes_are_dropped_with_the_connection(make_loop):
     """When it was asked again meanwhile, and done: the marker of a transaction would end the next one."""
 
     async def run() -> None:
@@ -285,7 +285,7 @@ def test_what_was_given_up_does_not_arrive_later(make_loop):
         runner.run(asyncio.wait_for(run(), DEADLINE_S))
 
 
-def test_one_who_stops_waiting_does_not_disturb_the_others():
+def test_a_cancelled_caller_does_not_disturb_the_others():
     async def test(runtime: RealRuntime, peer: Peer) -> None:
         connection = await opened(runtime, peer)
         first = asyncio.ensure_future(connection.call_raw(FETCH, 11, [], 10))
@@ -299,7 +299,7 @@ def test_one_who_stops_waiting_does_not_disturb_the_others():
     with_peer(test)
 
 
-def test_a_peer_that_hangs_up_is_noticed_at_once():
+def test_a_closed_connection_is_noticed_at_once():
     async def test(runtime: RealRuntime, peer: Peer) -> None:
         connection = await opened(runtime, peer)
         waits = connection.call_raw(FETCH, 11, [], 10)
@@ -311,7 +311,7 @@ def test_a_peer_that_hangs_up_is_noticed_at_once():
 
 
 @pytest.mark.parametrize("identity", [BrokerIdentity(PEER, bytes(SECRET_BYTES)), BrokerIdentity(3, SECRET)])
-def test_a_peer_without_the_secret_or_with_another_id_is_not_spoken_to(identity):
+def test_a_peer_without_the_secret_or_with_another_id_is_refused(identity):
     async def test(runtime: RealRuntime, peer: Peer) -> None:
         with pytest.raises(Unreached):
             await opened(runtime, peer)
@@ -334,7 +334,7 @@ def test_connection_refused_is_unreached():
     asyncio.run(run())
 
 
-def test_a_silent_peer_is_given_up():
+def test_a_silent_peer_times_out():
     class Silent(Peer):
         async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self.writers.append(writer)
@@ -347,7 +347,7 @@ def test_a_silent_peer_is_given_up():
     with_peer(test, Silent)
 
 
-def test_an_unauthenticated_peer_cannot_send_a_large_answer():
+def test_an_unauthenticated_peer_cannot_send_a_large_response():
     class Flooding(Peer):
         def greet(self, asked: Asked, accepting: Accepting) -> Message | None:
             return SaslHandshakeResponse(mechanisms=["x" * 1000] * 100)
@@ -370,7 +370,7 @@ def common(agreed: Versions, request: type[Message], version_max: int | None = N
     return agreed.common(request.API_KEY, request.VERSIONS, version_max)
 
 
-def test_the_highest_version_that_both_sides_speak_is_common():
+def test_the_common_version_is_the_highest_of_both():
     agreed = versions(produce=(0, 9), fetch=(4, 99), metadata=(0, 12))
     assert common(agreed, ProduceRequest) == 9
     assert common(agreed, FetchRequest) == FetchRequest.VERSIONS[1]

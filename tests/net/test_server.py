@@ -1,4 +1,4 @@
-"""The server with real sockets and a `serve` of the test's own: order, limits and buffers."""
+"""The server with real sockets and a `serve` of the test: order, limits, buffers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from ottla.errors import BadFrame
 from ottla.local.waiting import until
 from ottla.net import server as net
-from ottla.net.limits import Limits
+from ottla.net.connection_limits import NetworkLimits
 from ottla.net.server import Connection, Pending, Server
 from tests.harness.fast_clock import FastRuntime
 
 DEADLINE = 20.0
-NO_LIMITS = Limits()
+NO_LIMITS = NetworkLimits()
 
 
 def frame(body: bytes) -> bytes:
@@ -42,7 +42,7 @@ async def closed(reader: asyncio.StreamReader) -> bool:
 def serving(
     serve: net.Serve,
     test: Callable[[Server, int], Awaitable[None]],
-    limits: Limits = NO_LIMITS,
+    limits: NetworkLimits = NO_LIMITS,
     *,
     clock_speed: float = 1.0,
 ) -> None:
@@ -62,7 +62,7 @@ def serving(
     asyncio.run(run())
 
 
-def test_frames_of_any_size_come_back_whole_however_they_are_cut():
+def test_frames_of_any_size_are_received_in_any_pieces():
     bodies = [b"x" * size for size in (8, 9, 4096, 70_000, 300_000, 1_000_000, 8)]
 
     async def test(server: Server, port: int) -> None:
@@ -101,10 +101,10 @@ def test_an_impossible_length_closes_the_connection_and_no_other(size):
         writer.close()
         good_writer.close()
 
-    serving(echo, test, Limits(frame_bytes_max=1000))
+    serving(echo, test, NetworkLimits(frame_bytes_max=1000))
 
 
-def test_answers_leave_in_the_order_of_the_requests():
+def test_responses_are_sent_in_the_order_of_the_requests():
     waiting: list[Pending] = []
 
     def serve(connection: Connection, body: memoryview) -> net.Reply | Pending:
@@ -127,7 +127,7 @@ def test_answers_leave_in_the_order_of_the_requests():
     serving(serve, test)
 
 
-def test_a_request_that_takes_its_time_holds_the_next_one_back():
+def test_a_pending_response_holds_back_the_next_request():
     waiting: list[Pending] = []
     served: list[bytes] = []
 
@@ -161,7 +161,7 @@ def test_many_requests_in_one_read_are_all_answered_in_order():
     serving(echo, test)
 
 
-def test_a_request_without_an_answer_does_not_stop_the_others():
+def test_a_request_without_a_response_does_not_stop_the_others():
     def serve(connection: Connection, body: memoryview) -> net.Reply:
         return None if bytes(body).startswith(b"silence") else frame(bytes(body))
 
@@ -174,7 +174,7 @@ def test_a_request_without_an_answer_does_not_stop_the_others():
     serving(serve, test)
 
 
-def test_a_frame_that_is_no_message_closes_the_connection_after_what_was_answered():
+def test_a_malformed_frame_closes_the_connection_after_earlier_responses():
     def serve(connection: Connection, body: memoryview) -> bytes:
         if bytes(body).startswith(b"bad"):
             raise BadFrame("no message")
@@ -190,7 +190,7 @@ def test_a_frame_that_is_no_message_closes_the_connection_after_what_was_answere
     serving(serve, test)
 
 
-def test_all_who_are_answered_in_one_turn_get_their_answers_even_if_they_are_hung_up_on_in_it():
+def test_responses_of_one_loop_iteration_are_sent_before_connections_close():
     waiting: list[tuple[Connection, bytes, Pending]] = []
 
     def serve(connection: Connection, body: memoryview) -> Pending:
@@ -218,7 +218,7 @@ def test_all_who_are_answered_in_one_turn_get_their_answers_even_if_they_are_hun
     serving(serve, test)
 
 
-def test_a_request_whose_answer_is_ready_when_it_is_promised_is_served_once():
+def test_a_pending_response_that_is_ready_at_once_is_sent_once():
     served: list[bytes] = []
 
     def serve(connection: Connection, body: memoryview) -> Pending:
@@ -277,7 +277,7 @@ def test_no_request_is_served_within_another():
     serving(serve, test)
 
 
-def test_a_client_that_never_reads_is_not_served_for_ever():
+def test_a_client_that_never_reads_is_served_a_limited_number_of_requests():
     served = 0
 
     def serve(connection: Connection, body: memoryview) -> bytes:
@@ -299,7 +299,7 @@ def test_a_client_that_never_reads_is_not_served_for_ever():
     serving(serve, test)
 
 
-def test_whoever_leaves_is_noticed_while_its_answer_is_outstanding():
+def test_a_disconnect_is_noticed_while_a_response_is_pending():
     abandoned: list[bool] = []
 
     def serve(connection: Connection, body: memoryview) -> Pending:
@@ -318,7 +318,7 @@ def test_whoever_leaves_is_noticed_while_its_answer_is_outstanding():
     serving(serve, test)
 
 
-def test_an_answer_that_comes_after_the_client_left_is_dropped():
+def test_a_response_after_the_disconnect_is_dropped():
     waiting: list[Pending] = []
 
     def serve(connection: Connection, body: memoryview) -> Pending:
@@ -355,7 +355,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not():
         idle_writer.close()
         busy_writer.close()
 
-    serving(serve, test, Limits(idle_ms_max=300))
+    serving(serve, test, NetworkLimits(idle_ms_max=300))
 
 
 def test_connections_are_limited_in_total_and_per_address():
@@ -373,11 +373,11 @@ def test_connections_are_limited_in_total_and_per_address():
         for _, each in [*kept, (reader, writer)]:
             each.close()
 
-    serving(echo, test, Limits(connections_max=3))
-    serving(echo, test, Limits(connections_per_address_max=3))
+    serving(echo, test, NetworkLimits(connections_max=3))
+    serving(echo, test, NetworkLimits(connections_per_address_max=3))
 
 
-def test_large_frames_wait_for_room_and_then_all_arrive():
+def test_large_requests_wait_for_memory_and_all_arrive():
     body = b"x" * 1_000_000
 
     async def send(port: int) -> None:
@@ -389,10 +389,10 @@ def test_large_frames_wait_for_room_and_then_all_arrive():
     async def test(server: Server, port: int) -> None:
         await asyncio.gather(*(send(port) for _ in range(12)))
 
-    serving(echo, test, Limits(held_bytes_max=2_500_000))
+    serving(echo, test, NetworkLimits(held_bytes_max=2_500_000))
 
 
-def test_brokers_need_not_wait_for_room_that_clients_take():
+def test_brokers_do_not_wait_for_memory_of_clients():
     def serve(connection: Connection, body: memoryview) -> bytes:
         if bytes(body) == b"a broker":
             connection.authenticated_as_broker(2)
@@ -410,7 +410,7 @@ def test_brokers_need_not_wait_for_room_that_clients_take():
         slow.close()
         broker.close()
 
-    serving(serve, test, Limits(held_bytes_max=1_000_000))
+    serving(serve, test, NetworkLimits(held_bytes_max=1_000_000))
 
 
 def test_a_large_length_alone_costs_no_memory():
@@ -426,7 +426,7 @@ def test_a_large_length_alone_costs_no_memory():
     serving(echo, test)
 
 
-def test_what_a_request_brings_about_for_another_connection_is_answered_when_it_has_been_served():
+def test_delayed_operations_complete_after_the_request_that_completes_them():
     """An acks=all Produce is answered at the end of the read that brought the follower's Fetch: not inside it, and not
     a turn of the loop later."""
     happened: list[str] = []

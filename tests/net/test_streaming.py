@@ -10,7 +10,7 @@ import pytest
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.local.waiting import until
 from ottla.net import server as net
-from ottla.net.limits import Limits
+from ottla.net.connection_limits import NetworkLimits
 from ottla.net.response_memory import CHUNK_BYTES_MIN, STALLED_SECONDS_MAX
 from ottla.net.server import Connection, Pending, Server
 from ottla.net.streaming import Streamed
@@ -72,7 +72,7 @@ async def small_window(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamW
 
 
 @pytest.mark.parametrize("cold_every", [0, 1, 3])
-def test_an_answer_that_is_loaded_as_it_is_sent_comes_whole_and_in_order(cold_every):
+def test_a_streamed_response_arrives_whole_and_in_order(cold_every):
     async def test(server: Server, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
         writer.write(frame(b"fetch it") + frame(b"metadata") + frame(b"fetch it"))
@@ -95,7 +95,7 @@ def test_an_answer_that_is_loaded_as_it_is_sent_comes_whole_and_in_order(cold_ev
     serving(serve, test)
 
 
-def test_who_does_not_read_costs_a_few_thousand_bytes():
+def test_a_client_that_does_not_read_costs_a_few_thousand_bytes():
     source = Bytes(50_000_000)
 
     async def test(server: Server, port: int) -> None:
@@ -111,10 +111,10 @@ def test_who_does_not_read_costs_a_few_thousand_bytes():
         await until(lambda: server.response_memory.held_bytes == 0)
         writer.close()
 
-    serving(lambda connection, body: streamed(source), test, Limits(unread_bytes_max=1 << 26))
+    serving(lambda connection, body: streamed(source), test, NetworkLimits(unread_bytes_max=1 << 26))
 
 
-def test_an_answer_of_one_partition_is_loaded_once_while_memory_is_free():
+def test_a_response_of_one_partition_is_loaded_once_while_memory_is_free():
     sources = [Bytes(1 << 20) for _ in range(4)]
     left = iter(sources)
 
@@ -130,10 +130,10 @@ def test_an_answer_of_one_partition_is_loaded_once_while_memory_is_free():
         connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)
         return streamed(next(left))
 
-    serving(serve, test, Limits(unread_bytes_max=1 << 26))
+    serving(serve, test, NetworkLimits(unread_bytes_max=1 << 26))
 
 
-def test_the_end_of_an_answer_is_not_kept_when_memory_is_short():
+def test_the_end_of_a_response_is_not_kept_when_memory_is_short():
     source = Bytes(1 << 20)
 
     async def test(server: Server, port: int) -> None:
@@ -149,10 +149,10 @@ def test_the_end_of_an_answer_is_not_kept_when_memory_is_short():
         connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)
         return streamed(source)
 
-    serving(serve, test, Limits(unread_bytes_max=1 << 20))
+    serving(serve, test, NetworkLimits(unread_bytes_max=1 << 20))
 
 
-def test_many_who_do_not_read_leave_room_for_one_who_does():
+def test_many_clients_that_do_not_read_leave_memory_for_one_that_does():
     most = 2_000_000
 
     async def test(server: Server, port: int) -> None:
@@ -172,7 +172,7 @@ def test_many_who_do_not_read_leave_room_for_one_who_does():
             each.close()
         await until(lambda: server.response_memory.held_bytes == 0)
 
-    serving(large_or_small, test, Limits(unread_bytes_max=most))
+    serving(large_or_small, test, NetworkLimits(unread_bytes_max=most))
 
 
 def stalls(connection: Connection) -> bool:
@@ -183,7 +183,7 @@ def large_or_small(connection: Connection, body: memoryview) -> net.Reply:
     return streamed(Bytes()) if bytes(body) == b"fetch it" else frame(bytes(body))
 
 
-def test_when_no_memory_is_left_small_answers_and_brokers_go_on_and_others_wait_for_those_who_stall():
+def test_without_memory_small_responses_and_brokers_go_on_and_others_wait_for_stalled_clients():
     def serve(connection: Connection, body: memoryview) -> net.Reply:
         if bytes(body) == b"i am a broker":
             connection.session.broker_id = 2
@@ -208,14 +208,14 @@ def test_when_no_memory_is_left_small_answers_and_brokers_go_on_and_others_wait_
         for _, each in [*stalled, (reader, writer), (broker, to_broker)]:
             each.close()
 
-    limits = Limits(unread_bytes_max=3 * CHUNK_BYTES_MIN)
+    limits = NetworkLimits(unread_bytes_max=3 * CHUNK_BYTES_MIN)
     serving(serve, test, limits, clock_speed=STALLED_SECONDS_MAX / 0.4)
 
 
 @pytest.mark.parametrize(
     "failure", [Refused(ErrorCode.not_leader_or_follower, "truncated"), StorageFault("no such file")]
 )
-def test_an_answer_that_cannot_be_finished_closes_its_connection_and_no_other(failure):
+def test_a_response_that_cannot_be_finished_closes_its_connection_only(failure):
     source = Bytes()
 
     async def test(server: Server, port: int) -> None:
@@ -260,7 +260,7 @@ def test_a_file_that_has_become_shorter_closes_the_connection():
     serving(lambda connection, body: streamed(Short()), test)
 
 
-def test_who_takes_nothing_is_closed_after_the_idle_time_and_who_takes_little_is_not():
+def test_a_client_that_reads_nothing_is_closed_as_idle_and_a_slow_one_is_not():
     source = Bytes(8_000_000)
 
     async def test(server: Server, port: int) -> None:
@@ -282,10 +282,10 @@ def test_who_takes_nothing_is_closed_after_the_idle_time_and_who_takes_little_is
         for each in (writer, to_slow):
             each.close()
 
-    serving(lambda connection, body: streamed(source), test, Limits(idle_ms_max=2_500))
+    serving(lambda connection, body: streamed(source), test, NetworkLimits(idle_ms_max=2_500))
 
 
-def test_an_answer_behind_one_that_was_not_taken_waits_for_the_socket():
+def test_a_response_behind_an_unread_one_waits_for_the_socket():
     source = Bytes()
     before = bytes(8_000_000)
     answers: list[net.Reply | Pending] = [frame(before), streamed(source)]
@@ -309,7 +309,7 @@ def test_an_answer_behind_one_that_was_not_taken_waits_for_the_socket():
     serving(serve, test)
 
 
-def test_answers_behind_one_that_is_being_sent_wait_for_it_and_keep_their_order():
+def test_responses_behind_a_streamed_one_wait_and_keep_their_order():
     """Produce overlaps: its acknowledgements come while a Fetch between them is on its way."""
     first, last = Pending(overlaps=True), Pending(overlaps=True)
     source = Bytes()
@@ -330,7 +330,7 @@ def test_answers_behind_one_that_is_being_sent_wait_for_it_and_keep_their_order(
     serving(lambda connection, body: answers.pop(0), test)
 
 
-def test_who_leaves_in_the_middle_of_an_answer_leaves_nothing_behind():
+def test_a_disconnect_during_a_response_releases_everything():
     import weakref
 
     sources: list[weakref.ref[Bytes]] = []

@@ -46,7 +46,7 @@ async def send(client: Client, producer_id: int, sequence: int, *, within: str |
 
 async def begin(broker: Broker, client: Client) -> int:
     """The id of a producer whose transaction the partition is part of."""
-    await broker.transactions.make_topic()
+    await broker.transactions.create_topic()
     await until(broker.transactions.active)
     init = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
     producer_id = (await client.call(init, InitProducerIdResponse, 4)).producer_id

@@ -1,4 +1,4 @@
-"""Columns and records are two ways to say the same: what one writes the other reads, and both refuse the same."""
+"""Columns and records: each reads what the other writes, and both refuse the same."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def read(batches: list[bytes], schema: pa.Schema = EVERYTHING, **range_: int) ->
 
 @settings(deadline=None)
 @given(logs())
-def test_columns_hold_what_the_records_hold(batches):
+def test_columns_have_the_values_of_the_records(batches):
     expected = [record for batch in batches for record in iterate(batch, bytes_max=BYTES_MAX)]
     batch = read(batches)
     assert rows_of(batch) == expected
@@ -102,7 +102,7 @@ def test_only_the_wanted_columns_are_there_in_the_wanted_order():
 
 
 @pytest.mark.parametrize("columns", [["key", "colour"], [], ["key", "key"]])
-def test_a_column_that_is_none_is_refused(columns):
+def test_an_unknown_column_is_refused(columns):
     with pytest.raises(ValueError, match="column"):
         schema_of(columns)
 
@@ -133,7 +133,7 @@ def expected(batch: bytes) -> object:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_what_contradicts_itself_is_refused_and_never_read_as_something_else(data):
+def test_inconsistent_records_are_refused_by_both_readers(data):
     records = [
         Record(at, at, data.draw(payloads), data.draw(payloads), tuple(data.draw(header_lists)))
         for at in range(data.draw(st.integers(1, 4)))
@@ -209,7 +209,7 @@ def test_text_and_missing_columns_are_written_as_they_are():
     assert batch.sealed() == build_batch(records)
 
 
-def test_no_batch_goes_across_an_edge():
+def test_no_batch_crosses_an_edge():
     assert cut(np.full(10, 100), 361, edges=(4, 5)) == [0, 3, 4, 5, 8, 10]
 
 

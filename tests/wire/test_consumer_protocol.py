@@ -1,4 +1,4 @@
-"""The bytes between members: what we send other clients read, and what they send we read."""
+"""ConsumerProtocol: other clients decode ours, and we decode theirs."""
 
 from __future__ import annotations
 

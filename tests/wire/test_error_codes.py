@@ -1,4 +1,4 @@
-"""Errors in answers are found wherever the schema has a place for them, and nowhere else."""
+"""Error codes in responses are found at all places of the schema."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def places(cls):
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
-def test_every_place_for_an_error_is_known(api):
+def test_every_error_code_of_the_schema_is_found(api):
     shape = messages.message_class(api.key, "response")
     found = set(places(shape))
     assert found <= set(error_codes._NAMES)
     assert (counter_of(shape) is not None) == bool(found)
 
 
-def test_errors_are_counted_at_every_depth_and_success_is_not():
+def test_errors_are_counted_at_every_depth():
     counter = counter_of(MetadataResponse)
     assert counter is not None
     gone, leaderless = ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available
@@ -45,7 +45,7 @@ def test_errors_are_counted_at_every_depth_and_success_is_not():
     assert counts == {gone: 1, leaderless: 3}
 
 
-def test_an_error_of_the_whole_answer_counts_once():
+def test_an_error_of_the_whole_response_counts_once():
     counts: dict[int, int] = {}
     for response in (
         HeartbeatResponse(error_code=27),

@@ -1,4 +1,4 @@
-"""Fetch sessions of whoever fetches: what a request must name, and what becomes of the session."""
+"""Fetch session handler: which partitions a request names, and how sessions end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def session() -> FetchSessionHandler[str, int]:
     return opened
 
 
-def test_only_what_changed_is_named_again(session):
+def test_only_changed_partitions_are_named_again(session):
     assert not session.update("a", 1)
     assert session.update("a", 2)
     assert session.next() == (7, 1, {})
@@ -27,7 +27,7 @@ def test_only_what_changed_is_named_again(session):
     assert not session.update("a", 2)
 
 
-def test_what_is_forgotten_is_told_once_and_may_come_back(session):
+def test_a_removed_partition_is_named_once_and_may_come_back(session):
     session.forget("a")
     session.forget("never told")
     assert session.next() == (7, 1, {"a": 1})
@@ -46,7 +46,7 @@ def test_what_is_forgotten_is_told_once_and_may_come_back(session):
         (ErrorCode.fetch_session_topic_id_error, 7, 7),
     ],
 )
-def test_a_session_that_is_lost_is_opened_anew_and_closed_where_it_may_exist(session, code, session_id, named):
+def test_a_lost_session_is_opened_again_and_the_old_one_closed(session, code, session_id, named):
     session.answered(code, session_id)
     assert session.update("a", 1)
     assert session.next() == (named, 0, {})
@@ -58,7 +58,7 @@ def test_epochs_begin_again_at_one(session):
     assert session.next()[1] == 1
 
 
-def test_outside_a_session_no_epoch_counts():
+def test_outside_a_session_the_epoch_stays():
     alone: FetchSessionHandler[str, int] = FetchSessionHandler(enabled=False)
     assert alone.next() == (0, OUTSIDE, {})
     alone.answered(ErrorCode.none, 5)

@@ -1,4 +1,4 @@
-"""Headers against kio's, and headers that are none."""
+"""Headers against kio's, and malformed headers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("data", BAD.values(), ids=BAD)
-def test_what_is_no_header_is_a_bad_frame(data):
+def test_malformed_headers_are_bad_frames(data):
     with pytest.raises(BadFrame):
         frame.parse_request_header(memoryview(data))
 

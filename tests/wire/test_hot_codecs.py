@@ -1,4 +1,4 @@
-"""Produce and Fetch, made by hand, against kio byte for byte, and against input that nobody should send."""
+"""The hand-written codecs of Produce and Fetch, against kio byte for byte, and against invalid input."""
 
 from __future__ import annotations
 

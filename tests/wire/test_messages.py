@@ -1,4 +1,4 @@
-"""Our codecs against kio's, for every API, kind and version; and against input that nobody should send."""
+"""The compiled codecs against kio's, for every API, kind and version; and against invalid input."""
 
 from __future__ import annotations
 

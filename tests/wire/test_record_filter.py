@@ -1,4 +1,4 @@
-"""Leaving records out of a batch, and the checks that make sure it can be done."""
+"""The record filter of compaction, and `check_keys`."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def read(batch) -> list[Record]:
 
 
 @given(records_of, st.sampled_from(CODECS), st.randoms(use_true_random=False), st.none() | st.integers(0, 2**50))
-def test_records_that_stay_are_the_same(records, codec, random, horizon_ms):
+def test_kept_records_have_the_same_bytes(records, codec, random, horizon_ms):
     batch = build_batch(records, codec=codec, base_offset=100 - 100, producer_id=4, producer_epoch=1, base_sequence=9)
     header, data = opened(batch)
-    found = [RecordSpan(*place) for place in record_spans(header, data)]
-    assert [(place.key, place.has_value) for place in found] == [
+    found = [RecordSpan(*span) for span in record_spans(header, data)]
+    assert [(span.key, span.has_value) for span in found] == [
         (record.key, record.value is not None) for record in records
     ]
     chosen = sorted(random.sample(range(len(records)), random.randint(1, len(records))))
@@ -61,13 +61,13 @@ def test_the_time_of_append_stays_when_records_go():
     assert [record.timestamp for record in read(keep(header, data, [first], horizon_ms=NOW + 99))] == [NOW + 5]
 
 
-def test_a_bare_header_says_where_it_was_and_which_sequence_came_last():
+def test_a_batch_without_records_keeps_its_offsets_and_last_sequence():
     records = [Record(at, NOW, b"k", b"v") for at in range(10, 15)]
     batch = build_batch(records, codec="zstd", producer_id=4, producer_epoch=1, base_sequence=7, transactional=True)
-    bare = keep_header(read_header(batch)._replace(attributes=read_header(batch).attributes | DELETE_HORIZON))
-    header = check(bare)
-    assert len(bare) == HEADER_BYTES
-    assert read(bare) == []
+    empty = keep_header(read_header(batch)._replace(attributes=read_header(batch).attributes | DELETE_HORIZON))
+    header = check(empty)
+    assert len(empty) == HEADER_BYTES
+    assert read(empty) == []
     assert (header.base_offset, header.last_offset, header.last_sequence, header.max_timestamp) == (10, 14, 11, NOW)
     assert header.is_transactional
     assert (header.codec, delete_horizon_ms(header)) == (0, None)
@@ -90,7 +90,7 @@ def test_the_quick_check_of_keys_says_what_full_validation_says(records, codec):
 
 
 @given(records_of, st.data())
-def test_what_passes_the_quick_check_can_be_sifted(records, data):
+def test_batches_that_pass_check_keys_can_be_filtered(records, data):
     batch = bytearray(build_batch([record._replace(key=record.key or b"k") for record in records]))
     for _ in range(data.draw(st.integers(1, 3))):
         batch[data.draw(st.integers(HEADER_BYTES, len(batch) - 1))] = data.draw(st.integers(0, 255))
@@ -98,12 +98,12 @@ def test_what_passes_the_quick_check_can_be_sifted(records, data):
         check_keys(bytes(batch), bytes_max=MEBIBYTE)
     except Refused:
         return
-    found = [RecordSpan(*place) for place in record_spans(*opened(bytes(batch)))]
-    assert [place.offset_delta for place in found] == list(range(len(records)))
-    assert all(place.key is not None for place in found)
+    found = [RecordSpan(*span) for span in record_spans(*opened(bytes(batch)))]
+    assert [span.offset_delta for span in found] == list(range(len(records)))
+    assert all(span.key is not None for span in found)
 
 
-def test_the_checksum_of_a_sifted_batch_is_its_own():
+def test_a_filtered_batch_has_a_valid_checksum():
     header, data = opened(build_batch([Record(0, NOW, b"a"), Record(1, NOW, b"b")]))
     kept = bytearray(keep(header, data, [RecordSpan(*next(record_spans(header, data)))]))
     check(kept)

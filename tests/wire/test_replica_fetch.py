@@ -1,4 +1,4 @@
-"""What a follower sends and reads, against the other side's codec and the schema."""
+"""Fetch of followers, against the leader's codec and the schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T, U = bytes(range(16)), bytes(range(16, 32))
 WANTED = FetchParams(replica_id=3, replica_epoch=17, wait_ms_max=500, bytes_min=1, bytes_max=10_000)
 
 
-def test_a_request_is_what_the_leader_reads():
+def test_the_leader_decodes_a_request_of_a_follower():
     topics = {T: [FetchPartition(0, 5, 100, 4, 7, 1000), FetchPartition(1, 6, 0, -1, 0, 1000)]}
     data = encode_request(WANTED, 9, 2, topics, {U: [3, 4]})
     message = fetch.decode(memoryview(data), 0, VERSION)
@@ -37,7 +37,7 @@ def test_a_request_follows_the_schema():
     assert messages.encode(message, VERSION) == data
 
 
-def test_an_answer_is_what_the_leader_sent():
+def test_a_follower_decodes_a_response_of_the_leader():
     sent = [
         PartitionFetched(0, 0, 10, 10, 1, None, -1, b"records"),
         PartitionFetched(1, 6, leader_id=2, leader_epoch=9),
@@ -52,7 +52,7 @@ def test_an_answer_is_what_the_leader_sent():
     assert third.diverging == (3, 44)
 
 
-def test_an_answer_that_is_cut_short_is_none():
+def test_a_truncated_response_is_a_bad_frame():
     data = Streamed(fetch.encode_response(VERSION, [(T, [PartitionFetched(0, records=b"abc")])])).load()
     for size in range(len(data) - 2):  # what is missing at the very end are empty tags
         with pytest.raises(BadFrame):

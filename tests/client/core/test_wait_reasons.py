@@ -384,7 +384,7 @@ def test_a_command_tells_on_standard_error_and_at_the_end(monkeypatch):
     with Broker({"offsets.topic.replication.factor": 3}) as broker:
         arguments = ["-b", broker.bootstrap_servers, "-X", "default.api.timeout.ms=1500"]
         done = CliRunner().invoke(cli, ["groups", "describe", "g", *arguments])
-    needs = "__consumer_offsets cannot be made yet: it needs 3 brokers (the cluster has 1)"
+    needs = "__consumer_offsets cannot be created yet: it needs 3 brokers (the cluster has 1)"
     mends = "Start more, or all with --set offsets.topic.replication.factor=1."
     assert done.exit_code == 75
     assert done.stdout == ""

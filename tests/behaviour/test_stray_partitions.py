@@ -1,4 +1,4 @@
-"""Metadata that is missing is no reason to lose data."""
+"""Stray partitions: files of topics that are missing in the metadata are kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.harness.in_process import brokers, run
 from tests.replication.test_partition import NOW_MS, batch
 
 
-def test_files_of_a_topic_that_vanishes_without_having_been_deleted_are_set_aside(tmp_path):
+def test_files_of_a_topic_missing_in_the_metadata_are_quarantined(tmp_path):
     async def test():
         async with brokers(tmp_path, 1) as (broker,):
             await broker.cluster.create_topics([TopicSpec("orders", 1, 1)])

@@ -1,4 +1,4 @@
-"""Delegation tokens stand for users, and nobody has proved to be one: no token is made, renewed, ended or shown."""
+"""Delegation token APIs are refused, as Kafka does on unauthenticated connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.harness.in_process import Client, brokers, run
 NOT_ALLOWED = ErrorCode.delegation_token_request_not_allowed
 
 
-def test_every_version_of_every_request_is_refused_as_without_authentication(tmp_path: Path):
+def test_delegation_token_requests_are_refused_in_every_version(tmp_path: Path):
     async def test() -> None:
         async with brokers(tmp_path, 1) as (broker,), Client.to(broker) as client:
             for version in (1, 2, 3):

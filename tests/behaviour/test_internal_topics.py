@@ -1,4 +1,4 @@
-"""The topics of the coordinators: theirs alone to write, and compacted for good."""
+"""Internal topics: written by coordinators only, and always compacted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLICY = "cleanup.policy"
 
 @pytest.mark.parametrize("policy", ["compact", "delete", "compact,delete"])
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
-def test_clients_cannot_write_there_whatever_the_cleanup_policy(tmp_path: Path, name, policy):
+def test_clients_cannot_produce_to_internal_topics(tmp_path: Path, name, policy):
     async def test() -> None:
         async with brokers(tmp_path, 1) as (one,):
             await one.cluster.create_topics([TopicSpec(name, 1, 1, configs={POLICY: policy})])
@@ -33,7 +33,7 @@ def test_clients_cannot_write_there_whatever_the_cleanup_policy(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
-def test_they_are_compacted_though_whoever_makes_one_does_not_say_so(tmp_path: Path, name):
+def test_internal_topics_are_created_compacted(tmp_path: Path, name):
     async def test() -> None:
         async with brokers(tmp_path, 1) as (one,):
             await one.cluster.create_topics([TopicSpec(name, 1, 1, configs={"segment.bytes": "2000000"})])
@@ -46,10 +46,10 @@ def test_they_are_compacted_though_whoever_makes_one_does_not_say_so(tmp_path: P
     run(test)
 
 
-def test_they_stay_compacted(tmp_path: Path):
+def test_internal_topics_stay_compacted(tmp_path: Path):
     async def test() -> None:
         async with brokers(tmp_path, 1, offsets_topic_replication_factor="1") as (one,):
-            await one.groups.make_topic()
+            await one.groups.create_topic()
             await until(lambda: one.image.topic("__consumer_offsets") is not None)
             for edit, code in [
                 (ConfigEdit(POLICY, "delete"), ErrorCode.invalid_config),

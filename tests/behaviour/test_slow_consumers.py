@@ -1,4 +1,4 @@
-"""A reader that does not take its answer, and what happens to the logs meanwhile.
+"""Consumers that do not read their Fetch response, and what happens to the logs meanwhile.
 
 The answer is larger than what the kernels keep of it, so most of it is still in the files.
 """
@@ -111,7 +111,7 @@ def whole(records: list[bytes], written: list[bytes]) -> bool:
     return all(sent.startswith(got) and len(got) > 500_000 for got, sent in zip(records, written, strict=True))
 
 
-def test_it_is_read_to_its_end_in_its_own_time(tmp_path):
+def test_a_slow_consumer_reads_its_response_to_the_end(tmp_path):
     async def test(broker: Broker, reader: asyncio.StreamReader, written: list[bytes]) -> None:
         await others_are_served(broker)
         assert whole(await answer(reader), written)
@@ -119,7 +119,7 @@ def test_it_is_read_to_its_end_in_its_own_time(tmp_path):
     with_slow_reader(tmp_path, test)
 
 
-def test_segments_that_retention_unlinks_meanwhile_are_read_to_their_end(tmp_path):
+def test_segments_deleted_by_retention_are_read_to_their_end(tmp_path):
     async def test(broker: Broker, reader: asyncio.StreamReader, written: list[bytes]) -> None:
         await broker.log_manager._retain()
         logs = [broker.replica_manager.find("t", index).log for index in range(PARTITIONS)]
@@ -130,7 +130,7 @@ def test_segments_that_retention_unlinks_meanwhile_are_read_to_their_end(tmp_pat
     with_slow_reader(tmp_path, test)
 
 
-def test_it_is_cut_off_when_a_log_is_truncated(tmp_path):
+def test_the_connection_is_closed_when_the_log_is_truncated(tmp_path):
     async def test(broker: Broker, reader: asyncio.StreamReader, written: list[bytes]) -> None:
         broker.replica_manager.find("t", PARTITIONS - 1).log.truncate_to(2, broker.runtime.wall_ms())
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
@@ -140,7 +140,7 @@ def test_it_is_cut_off_when_a_log_is_truncated(tmp_path):
     with_slow_reader(tmp_path, test)
 
 
-def test_it_is_cut_off_when_the_topic_is_deleted(tmp_path):
+def test_the_connection_is_closed_when_the_topic_is_deleted(tmp_path):
     async def test(broker: Broker, reader: asyncio.StreamReader, written: list[bytes]) -> None:
         await broker.cluster.delete_topics(["t"])
         await until(lambda: broker.replicas.get("t", PARTITIONS - 1) is None)
@@ -150,7 +150,7 @@ def test_it_is_cut_off_when_the_topic_is_deleted(tmp_path):
     with_slow_reader(tmp_path, test)
 
 
-def test_one_that_takes_nothing_is_closed_and_frees_the_files_that_it_held(tmp_path):
+def test_a_consumer_that_reads_nothing_is_closed_and_releases_its_files(tmp_path):
     async def test(broker: Broker, reader: asyncio.StreamReader, written: list[bytes]) -> None:
         segments = [broker.replica_manager.find("t", index).log.segments[0] for index in range(PARTITIONS)]
         assert any(segment.readers for segment in segments)

@@ -1,4 +1,4 @@
-"""Two processes with the id of one broker: the one that lost its session while it hung finds the other, and ends."""
+"""Duplicate broker id: a process whose session expired finds another one registered, and ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def leads(broker) -> bool:
     return partition is not None and partition.leads
 
 
-def test_a_process_that_finds_another_registered_as_its_broker_leads_nothing_and_ends(tmp_path):
+def test_a_process_with_a_duplicate_broker_id_leads_nothing_and_ends(tmp_path):
     async def test():
         other = await start_broker(tmp_path, 2)  # the controller
         old = await start_broker(tmp_path, 1)
@@ -74,7 +74,7 @@ def served(directory, store, broker_id):
 
 
 @pytest.mark.parametrize("controls", [1, 2])
-def test_a_process_that_was_stopped_until_another_took_its_id_says_so_and_ends(tmp_path, controls):
+def test_a_paused_process_whose_broker_id_was_taken_logs_it_and_ends(tmp_path, controls):
     store = tmp_path / "store.db"
     with served(tmp_path / "1st", store, controls) as first, served(tmp_path / "2nd", store, 3 - controls) as second:
         old, other = (first, second) if controls == 1 else (second, first)

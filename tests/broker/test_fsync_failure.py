@@ -1,4 +1,4 @@
-"""A device that does not keep what it took ends the broker, whatever it was asked for: asking again proves nothing."""
+"""A failed fsync ends the broker: a second fsync would prove nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def end(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("act", [cut, retain])
-def test_a_device_that_did_not_keep_something_ends_the_broker(tmp_path: Path, monkeypatch, act):
+def test_a_failed_fsync_ends_the_broker(tmp_path: Path, monkeypatch, act):
     async def test() -> None:
         broker = await start_broker(tmp_path, 1)
         await broker.cluster.create_topics([TopicSpec("t", 1, 1, configs={"retention.ms": "1"})])
@@ -69,7 +69,7 @@ def test_a_device_that_did_not_keep_something_ends_the_broker(tmp_path: Path, mo
     run(test)
 
 
-def test_a_follower_whose_device_did_not_keep_something_does_not_say_that_it_has_it(tmp_path: Path, monkeypatch):
+def test_a_follower_with_a_failed_fsync_does_not_confirm_the_records(tmp_path: Path, monkeypatch):
     async def test() -> None:
         one, two = [await start_broker(tmp_path, number) for number in (1, 2)]
         await until(lambda: len(one.image.brokers) == 2)

@@ -1,4 +1,4 @@
-"""A broker whose registration has ended leads nothing until it has another."""
+"""Session expiry: a broker leads nothing until it has registered again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ottla.local.waiting import until
 from tests.harness.in_process import brokers, run
 
 
-def test_a_broker_whose_session_has_ended_leads_nothing_until_it_is_registered_again(tmp_path):
+def test_a_broker_with_an_expired_session_leads_nothing_until_it_registers_again(tmp_path):
     async def test():
         async with brokers(tmp_path, 1) as (broker,):
             await broker.cluster.create_topics([TopicSpec("orders", 1, 1)])

@@ -1,4 +1,4 @@
-"""While a broker opens its logs, which may take long, its loop goes on and so does the cluster; nobody is served."""
+"""Start of a broker: the loop runs while logs are opened; no requests are served."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def healthy(port: int) -> bool:
     return answer.startswith(b"HTTP/1.1 200")
 
 
-def test_the_loop_goes_on_while_logs_are_opened_and_what_changes_meanwhile_is_made_up_for(tmp_path):
+def test_the_loop_runs_while_logs_are_opened_and_changes_meanwhile_are_applied(tmp_path):
     async def test():
         one, two = [await start_broker(tmp_path, number) for number in (1, 2)]
         await until(lambda: all(len(each.image.brokers) == 2 for each in (one, two)))
@@ -91,7 +91,7 @@ class RefusingDisk(RealDisk):
         return super().listdir(path)
 
 
-def test_a_partition_whose_directory_could_not_be_read_for_a_moment_is_led_all_the_same(tmp_path):
+def test_a_partition_whose_directory_cannot_be_read_at_first_is_opened_later(tmp_path):
     async def test():
         disk = RefusingDisk()
         one = await start_broker(tmp_path, 1, disk, RETRY_SECONDS / 0.2)

@@ -1,4 +1,4 @@
-"""Coordinators when leadership moves: what a shard knows is what the log says, of this reign and of all before it."""
+"""The coordinator service: shards when leadership moves, loading, and the hash of keys."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ottla.cluster.changes import TopicDeleted
 from ottla.cluster.model import PartitionState as State
 from ottla.cluster.requests import TopicSpec
 from ottla.coordinator import group_records, log_batch
+from ottla.coordinator.coordinator_service import KEY_CHARS_CACHED, KEY_CHARS_MAX, InTurns, _cached_hash, java_hash
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
 from ottla.coordinator.group_records import OffsetCommitKey, OffsetCommitValue
 from ottla.coordinator.shard import Phase
@@ -53,7 +54,7 @@ async def settled(client: Client) -> tuple[int, int]:
 
 
 async def coordinating(broker: Broker) -> Partition:
-    await broker.groups.make_topic()
+    await broker.groups.create_topic()
     await broker.context.topic_creation.create([TopicSpec("t", 1, 1)])
     await until(lambda: broker.image.topic("t") is not None)
     partition = broker.replicas.get(broker.groups.topic, 0)
@@ -62,8 +63,8 @@ async def coordinating(broker: Broker) -> Partition:
     return partition
 
 
-def move(broker: Broker, partition: Partition, leader: int, *, told: bool = True) -> None:
-    """Another reign begins; `told`: the coordinator learns of it before the next one begins."""
+def move(broker: Broker, partition: Partition, leader: int, *, noticed: bool = True) -> None:
+    """The next leader epoch begins; `noticed`: the coordinator learns of it before another one begins."""
     partition.become(
         State(
             replicas=partition.replicas,
@@ -75,7 +76,7 @@ def move(broker: Broker, partition: Partition, leader: int, *, told: bool = True
     )
     topic = broker.image.topic(broker.groups.topic)
     assert topic is not None
-    if told:
+    if noticed:
         broker.groups.leadership_changed(topic, 0)
 
 
@@ -86,7 +87,7 @@ def replicated(partition: Partition, offset: int) -> None:
     partition.log.append(memoryview(data), header, leader_epoch=partition.leader_epoch, now_ms=1_790_000_000_000)
 
 
-def test_whoever_waits_is_sent_away_with_the_leadership_and_nobody_is_served_without_it(tmp_path: Path):
+def test_waiting_requests_get_not_coordinator_when_leadership_moves(tmp_path: Path):
     async def test() -> None:
         async with (
             brokers(tmp_path, 1, **SETTINGS) as (broker,),
@@ -110,13 +111,13 @@ def test_whoever_waits_is_sent_away_with_the_leadership_and_nobody_is_served_wit
     run(test)
 
 
-def test_what_others_wrote_between_two_reigns_is_read(tmp_path: Path):
+def test_records_of_leader_epochs_in_between_are_loaded(tmp_path: Path):
     async def test() -> None:
         async with brokers(tmp_path, 1, **SETTINGS) as (broker,), Client.to(broker) as client:
             partition = await coordinating(broker)
             assert await commit(client, 5) == ErrorCode.none
             for offset, told in ((9, True), (12, False)):
-                move(broker, partition, ANOTHER_BROKER, told=told)
+                move(broker, partition, ANOTHER_BROKER, noticed=told)
                 replicated(partition, offset)
                 move(broker, partition, broker.id)
                 assert await settled(client) == (ErrorCode.none, offset)
@@ -124,7 +125,7 @@ def test_what_others_wrote_between_two_reigns_is_read(tmp_path: Path):
     run(test)
 
 
-def test_what_is_remembered_is_not_told_by_a_broker_whose_registration_has_ended(tmp_path: Path):
+def test_a_broker_with_an_expired_session_does_not_answer_from_its_shard(tmp_path: Path):
     """It may be registered anew, and in touch with the store, before it hears who was elected meanwhile."""
 
     async def test() -> None:
@@ -138,7 +139,7 @@ def test_what_is_remembered_is_not_told_by_a_broker_whose_registration_has_ended
     run(test)
 
 
-def test_offsets_of_a_topic_that_is_deleted_while_they_are_loaded_are_forgotten(tmp_path: Path):
+def test_offsets_of_a_topic_deleted_during_loading_are_removed(tmp_path: Path):
     async def test() -> None:
         async with brokers(tmp_path, 1, **SETTINGS) as (broker,), Client.to(broker) as client:
             partition = await coordinating(broker)
@@ -157,10 +158,10 @@ def test_offsets_of_a_topic_that_is_deleted_while_they_are_loaded_are_forgotten(
     run(test)
 
 
-def test_a_commit_is_answered_when_every_replica_in_sync_has_it(tmp_path: Path):
+def test_a_commit_is_answered_when_all_in_sync_replicas_have_it(tmp_path: Path):
     async def test() -> None:
         async with brokers(tmp_path, 2, **(SETTINGS | {"offsets_topic_replication_factor": "2"})) as both:
-            await both[0].groups.make_topic()
+            await both[0].groups.create_topic()
             await both[0].context.topic_creation.create([TopicSpec("t", 1, 1)])
             await until(lambda: all(broker.replicas.get(OFFSETS_TOPIC, 0) for broker in both))
             copies = [broker.replicas.get(OFFSETS_TOPIC, 0) for broker in both]
@@ -178,7 +179,7 @@ def test_a_commit_is_answered_when_every_replica_in_sync_has_it(tmp_path: Path):
     run(test)
 
 
-def test_commits_are_compressed_if_a_setting_says_so(tmp_path: Path):
+def test_commits_are_compressed_with_offsets_topic_compression_codec(tmp_path: Path):
     async def test() -> None:
         settings = SETTINGS | {"offsets_topic_compression_codec": "4"}
         async with brokers(tmp_path, 1, **settings) as (broker,), Client.to(broker) as client:
@@ -193,13 +194,13 @@ def test_commits_are_compressed_if_a_setting_says_so(tmp_path: Path):
     run(test)
 
 
-def test_a_shard_of_an_earlier_reign_writes_nothing(tmp_path: Path):
+def test_a_shard_of_an_earlier_leader_epoch_cannot_append(tmp_path: Path):
     async def test() -> None:
         async with brokers(tmp_path, 1, **SETTINGS) as (broker,), Client.to(broker) as client:
             partition = await coordinating(broker)
             assert await commit(client, 5) == ErrorCode.none
             log_end = partition.log.log_end
-            move(broker, partition, broker.id, told=False)
+            move(broker, partition, broker.id, noticed=False)
             assert await commit(client, 6) == ErrorCode.not_coordinator
             assert partition.log.log_end == log_end
 
@@ -216,7 +217,7 @@ class Unreadable:
         raise StorageFault("Input/output error")
 
 
-def test_a_shard_that_cannot_be_read_for_a_while_is_loaded_when_it_can(tmp_path: Path):
+def test_loading_is_retried_after_a_storage_error(tmp_path: Path):
     async def test() -> None:
         async with brokers(tmp_path, 1, **SETTINGS) as (broker,), Client.to(broker) as client:
             partition = await coordinating(broker)
@@ -230,3 +231,43 @@ def test_a_shard_that_cannot_be_read_for_a_while_is_loaded_when_it_can(tmp_path:
             assert await settled(client) == (ErrorCode.none, 5)
 
     run(test)
+
+
+def test_long_keys_are_hashed_in_slices_and_not_cached():
+    long = "x" * (KEY_CHARS_CACHED + 1)
+    kept = _cached_hash.cache_info().currsize
+    assert java_hash(long) == java_hash(long)
+    assert java_hash("x" * KEY_CHARS_MAX + "y") == java_hash("x" * KEY_CHARS_MAX)
+    assert _cached_hash.cache_info().currsize == kept
+
+    async def turns() -> int:
+        others = 0
+
+        async def other() -> None:
+            nonlocal others
+            while True:
+                others += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        async for key in InTurns(f"{number}{'x' * KEY_CHARS_MAX}" for number in range(10)):
+            java_hash(key)
+        task.cancel()
+        return others
+
+    assert asyncio.run(turns()) >= 9
+
+
+def test_keys_are_hashed_like_java_strings():
+    assert [java_hash(text) for text in ("", "g", "my-group", "ünïcödé", "😀")] == [0, 103, *map(reference, LONGER)]
+
+
+LONGER = ("my-group", "ünïcödé", "😀")
+
+
+def reference(text: str) -> int:
+    data = text.encode("utf-16-be")
+    value = 0
+    for at in range(0, len(data), 2):
+        value = (31 * value + int.from_bytes(data[at : at + 2], "big")) % 2**32
+    return abs(value - 2**32 if value >= 2**31 else value)

@@ -1,4 +1,4 @@
-"""Consumers that are sent to a replica in their own rack (KIP-392)."""
+"""Fetch from follower: consumers read from a replica in their rack (KIP-392)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.replication.test_partition import batch
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
-def test_nobody_is_sent_to_a_replica_that_has_dropped_what_is_asked_for(tmp_path: Path):
+def test_no_consumer_is_sent_to_a_follower_without_the_offset(tmp_path: Path):
     async def test() -> None:
         one, two = [
             await start_broker(tmp_path, number, broker_rack=rack, replica_selector_class=SELECTOR)

@@ -23,7 +23,7 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS.keys())
-def test_a_new_follower_of_many_partitions_gets_all_of_every_backlog(tmp_path: Path, limits: dict[str, str]) -> None:
+def test_a_new_follower_replicates_the_backlog_of_many_partitions(tmp_path: Path, limits: dict[str, str]) -> None:
     async def test() -> None:
         async with brokers(tmp_path, 2, **limits) as (one, two):
             await one.cluster.create_topics([TopicSpec("t", assignments=[(n, [1]) for n in range(PARTITIONS)])])

@@ -1,4 +1,4 @@
-"""Settings that are changed while the cluster runs: what cannot be together, and what takes effect at once."""
+"""Dynamic settings: contradictions, and effect at run time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def alter(broker: Broker, whom: int | None, **settings: str) -> ErrorCode:
     return result.code
 
 
-def test_what_is_set_for_all_brokers_and_for_one_is_checked_together(tmp_path: Path):
+def test_settings_of_all_brokers_and_of_one_are_checked_together(tmp_path: Path):
     async def test() -> None:
         async with brokers(tmp_path, 1) as (one,):
             assert await alter(one, None, **{MIN_LAG: "100000"}) is ErrorCode.none
@@ -36,7 +36,7 @@ def test_what_is_set_for_all_brokers_and_for_one_is_checked_together(tmp_path: P
 
 
 @pytest.mark.broker_may_log("goes on with the settings it has: log.cleaner.min.compaction.lag.ms")
-def test_a_setting_for_all_that_cannot_be_beside_a_brokers_own_does_not_stop_it(tmp_path: Path):
+def test_a_cluster_setting_that_contradicts_a_brokers_own_does_not_stop_it(tmp_path: Path):
     async def test() -> None:
         own = {MAX_LAG: "5000"}
         async with brokers(tmp_path, 1) as (one,):
@@ -55,7 +55,7 @@ def test_a_setting_for_all_that_cannot_be_beside_a_brokers_own_does_not_stop_it(
 
 
 @pytest.mark.parametrize("setting", ["max.connections", "max.connections.per.ip"])
-def test_how_many_connections_there_may_be_is_changed_while_the_broker_runs(tmp_path: Path, setting):
+def test_connection_limits_are_changed_at_runtime(tmp_path: Path, setting):
     async def test() -> None:
         async with brokers(tmp_path, 1) as (one,):
             assert await alter(one, 1, **{setting: "1"}) is ErrorCode.none
@@ -70,7 +70,7 @@ def test_how_many_connections_there_may_be_is_changed_while_the_broker_runs(tmp_
     run(test)
 
 
-def test_a_broker_that_nobody_knows_has_no_settings(tmp_path: Path):
+def test_an_unknown_broker_has_no_settings(tmp_path: Path):
     async def test() -> None:
         async with brokers(tmp_path, 1) as (one,):
             two = await start_broker(tmp_path, 2)

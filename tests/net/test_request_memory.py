@@ -1,4 +1,4 @@
-"""What one connection, and all of them together, may make the server hold."""
+"""Memory limits of requests and responses, of one connection and of all."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 
 from ottla.local.waiting import until
 from ottla.net import server as net
-from ottla.net.limits import Limits
+from ottla.net.connection_limits import NetworkLimits
 from ottla.net.request_memory import STALLED_SECONDS_MAX
 from ottla.net.server import Connection, Pending, Server
 from tests.net.test_server import closed, echo, frame, read_frame, serving
 
 
 @pytest.mark.parametrize("answer", [bytes(4_000_000), [b"head", bytearray(4_000_000)]], ids=["whole", "in pieces"])
-def test_who_does_not_read_the_answers_has_no_more_requests_served(answer):
+def test_no_more_requests_are_served_while_responses_are_unread(answer):
     served = 0
 
     def serve(connection: Connection, body: memoryview) -> net.Reply:
@@ -37,7 +37,7 @@ def test_who_does_not_read_the_answers_has_no_more_requests_served(answer):
     serving(serve, test)
 
 
-def test_answers_that_are_there_and_not_due_are_limited():
+def test_responses_that_wait_for_an_earlier_one_are_limited():
     first = Pending(overlaps=True)
     second = Pending(overlaps=True)
     served = 0
@@ -65,10 +65,10 @@ def test_answers_that_are_there_and_not_due_are_limited():
         assert served == 100
         writer.close()
 
-    serving(serve, test, Limits(pending_bytes_max=4_000_000))
+    serving(serve, test, NetworkLimits(pending_bytes_max=4_000_000))
 
 
-def test_a_length_that_nobody_fills_takes_no_room_from_others():
+def test_a_large_length_without_data_takes_no_memory_from_others():
     async def test(server: Server, port: int) -> None:
         pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
         for _, writer in pairs:
@@ -80,10 +80,10 @@ def test_a_length_that_nobody_fills_takes_no_room_from_others():
         for _, each in [*pairs, (reader, writer)]:
             each.close()
 
-    serving(echo, test, Limits(held_bytes_max=2_500_000))
+    serving(echo, test, NetworkLimits(held_bytes_max=2_500_000))
 
 
-def test_large_frames_that_have_all_begun_and_do_not_fit_together_are_finished_one_after_the_other():
+def test_large_requests_beyond_the_limit_are_received_one_after_another():
     body = b"x" * 1_000_000
 
     async def test(server: Server, port: int) -> None:
@@ -99,10 +99,10 @@ def test_large_frames_that_have_all_begun_and_do_not_fit_together_are_finished_o
             writer.close()
         await until(lambda: server.request_memory.held_bytes == 0)
 
-    serving(echo, test, Limits(held_bytes_max=1_500_000))
+    serving(echo, test, NetworkLimits(held_bytes_max=1_500_000))
 
 
-def test_a_frame_that_does_not_go_on_is_given_up_when_others_need_its_room():
+def test_a_stalled_large_request_is_closed_when_others_wait():
     async def test(server: Server, port: int) -> None:
         pairs = [await asyncio.open_connection("127.0.0.1", port, limit=4_000_000) for _ in range(2)]
         for _, writer in pairs:
@@ -116,10 +116,10 @@ def test_a_frame_that_does_not_go_on_is_given_up_when_others_need_its_room():
         for _, each in [*pairs, (reader, writer)]:
             each.close()
 
-    serving(echo, test, Limits(held_bytes_max=1_500_000), clock_speed=STALLED_SECONDS_MAX / 0.05)
+    serving(echo, test, NetworkLimits(held_bytes_max=1_500_000), clock_speed=STALLED_SECONDS_MAX / 0.05)
 
 
-def test_a_frame_that_does_not_go_on_is_given_up_though_nobody_new_comes_for_its_room():
+def test_a_stalled_large_request_is_closed_later_when_others_wait():
     async def test(server: Server, port: int) -> None:
         pairs = [await asyncio.open_connection("127.0.0.1", port, limit=4_000_000) for _ in range(3)]
         for _, writer in pairs[:2]:
@@ -132,4 +132,4 @@ def test_a_frame_that_does_not_go_on_is_given_up_though_nobody_new_comes_for_its
         for _, each in pairs:
             each.close()
 
-    serving(echo, test, Limits(held_bytes_max=1_500_000), clock_speed=STALLED_SECONDS_MAX / 0.3)
+    serving(echo, test, NetworkLimits(held_bytes_max=1_500_000), clock_speed=STALLED_SECONDS_MAX / 0.3)

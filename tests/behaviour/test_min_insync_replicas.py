@@ -18,7 +18,7 @@ from tests.harness.in_process import brokers, run, start_broker, stop_broker
 from tests.replication.test_partition import batch
 
 
-def test_a_leader_commits_alone_as_soon_as_that_is_enough(tmp_path: Path):
+def test_a_leader_commits_alone_when_min_insync_replicas_allows_it(tmp_path: Path):
     async def test() -> None:
         async with brokers(tmp_path, 1) as (one,):
             two = await start_broker(tmp_path, 2)
@@ -47,7 +47,7 @@ async def alter(broker: Broker, whom: int | None, *edits: ConfigEdit, replace: b
     return result.code
 
 
-def test_the_first_controller_writes_down_what_it_was_started_with(tmp_path: Path):
+def test_the_first_controller_persists_its_configured_value(tmp_path: Path):
     async def test() -> None:
         async with brokers(tmp_path, 1, min_insync_replicas="2") as (one,):
             assert one.image.broker_configs == {None: {MIN: "2"}}
@@ -61,7 +61,7 @@ def test_the_first_controller_writes_down_what_it_was_started_with(tmp_path: Pat
 
 
 @pytest.mark.broker_may_log("min.insync.replicas=1 has no effect: the cluster has 2")
-def test_a_broker_that_was_started_with_another_value_heeds_the_clusters_and_says_so(tmp_path: Path, caplog):
+def test_a_broker_with_another_value_uses_the_clusters_and_logs_it(tmp_path: Path, caplog):
     async def test() -> None:
         async with brokers(tmp_path, 1, min_insync_replicas="2") as (one,):
             other = await start_broker(tmp_path, 2, min_insync_replicas="1")
@@ -85,7 +85,7 @@ def test_the_clusters_value_cannot_be_removed_and_no_broker_has_another(tmp_path
     run(test)
 
 
-def test_what_single_brokers_were_told_by_an_earlier_release_is_dropped():
+def test_values_of_single_brokers_from_an_earlier_release_are_dropped():
     told = {1: {MIN: "2", "message.max.bytes": "5"}, 2: {MIN: "3"}}
     image = EMPTY.apply(*(BrokerConfigChanged(broker, configs) for broker, configs in told.items()))
     after = image.apply(*missing_min_in_sync(image, 2))

@@ -1,4 +1,4 @@
-"""A client that came to a broker that does not hold the partition: it is told so, and not that there is none."""
+"""Requests to a broker without the partition: NOT_LEADER_OR_FOLLOWER, not unknown topic."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ HINTING = (produced, fetched_by_name, fetched_by_id)
 
 
 @pytest.mark.parametrize("ask", [*HINTING, listed, epoch_ended, deleted], ids=lambda ask: ask.__name__)
-def test_a_partition_that_others_hold_is_not_called_unknown(
+def test_a_partition_of_other_brokers_is_answered_with_not_leader(
     tmp_path, ask: Callable[[Client, bytes, int], Awaitable[Told]]
 ):
     async def test():
@@ -96,7 +96,7 @@ def test_a_partition_that_others_hold_is_not_called_unknown(
     run(test)
 
 
-def test_an_id_that_is_no_topics_is_called_so(tmp_path):
+def test_an_unknown_topic_id_is_answered_with_unknown_topic_id(tmp_path):
     async def test():
         async with brokers(tmp_path, 1) as (broker,), Client.to(broker) as client:
             assert await fetched_by_id(client, bytes(range(16)), 0) == (ErrorCode.unknown_topic_id, NO_HINT)
