@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.pipeline import ddl, failures, graph, storage
@@ -84,14 +85,9 @@ def _queries(
     pipeline: Pipeline, spark: SparkSession, available_now: bool, only: tuple[str, ...], say: Say
 ) -> list[_Query]:
     text = program(pipeline)
-    namespace = failures.executed(pipeline, text)
-
-    def beginning(begin: Any) -> Begin:
-        return lambda: begin(spark, available_now)
-
     return [
-        _Query(pipeline, name, text, beginning(begin), say)
-        for name, begin in namespace["SINKS"].items()
+        _Query(pipeline, name, text, partial(begin, spark, available_now), say)
+        for name, begin in failures.executed(pipeline, text)["SINKS"].items()
         if not only or name in only
     ]
 
