@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from ottla.spark.options import BadOption
 from ottla.spark.tracebacks import short_tracebacks
-from ottla.spark.writers import query_and_run
+from ottla.spark.writers import QUERY_ID
 
 OWNER: Final = "_ottla_query"
 SCHEMA: Final = "_ottla_schema"
@@ -92,13 +92,13 @@ class ParquetEpochs:
 
 
 def _query_id(batch: DataFrame) -> str:
-    query, _ = query_and_run(batch)
-    if query is None:
+    try:
+        return str(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
+    except Exception:  # noqa: BLE001 - which error Spark Connect raises depends on its version
         raise BadOption(
             "on Spark Connect nobody says which query a batch belongs to: ParquetEpochs(path, query='orders'), with a "
             "name of its own for each checkpoint"
-        )
-    return query
+        ) from None
 
 
 def _claim(folder: Folder, path: str, query: str) -> None:
