@@ -185,7 +185,7 @@ def test_a_registry_may_ask_for_a_login(registry):
     assert registry.logins == ["Basic bWU6c2U6Y3JldA=="]
 
 
-def test_our_client_uses_them_and_tells_them_the_topic(ottla_topic, registry):
+def test_our_client_passes_the_topic_to_serializers(ottla_topic, registry):
     server = ottla_topic.bootstrap_servers
     with Producer(
         server, key_serializer=StringSerializer(), value_serializer=AvroSerializer(ORDER, registry=registry.url)
@@ -237,7 +237,7 @@ def test_those_that_need_a_registry_do_too(ottla_topic, registry):
     assert (ours.key, ours.value) == (b"alice", ALICE)
 
 
-def test_what_cannot_be_read_names_its_place(ottla_topic, registry):
+def test_deserialization_errors_name_partition_and_offset(ottla_topic, registry):
     ottla_topic.produce(b"no avro")
     with Consumer(
         ottla_topic,

@@ -22,7 +22,7 @@ IN_MAKE_TEST = {
     "test_a_batch_has_the_columns_of_the_connector",
     "test_a_stream_takes_what_is_available_in_portions_and_goes_on_where_it_was",
     "test_a_write_with_an_identity_is_done_once",
-    "test_markers_that_are_gone_stop_the_stream_until_told_otherwise",
+    "test_missing_markers_stop_the_stream_unless_txn_missing_marker_is_write",
     "test_two_topics_in_one_batch_need_names_of_their_own",
     "test_changes_reach_a_table_by_key",
     "test_counts_in_update_mode_are_written_once_each",

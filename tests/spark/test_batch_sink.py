@@ -159,7 +159,7 @@ def test_a_batch_sink_takes_values_that_are_no_text():
     BatchSink("ottla-postgres", TABLE)
 
 
-def test_what_is_made_for_programs_is_found_in_one_place():
+def test_public_names_are_exported_by_the_package():
     assert ParquetEpochs.__module__ == "ottla.spark.connectors.parquet"
 
 

@@ -114,7 +114,7 @@ def test_a_task_that_finds_the_batch_decided_on_still_looks_for_its_marker(broke
     assert numbers(broker.bootstrap, topic) == once(5)
 
 
-def test_a_driver_that_was_replaced_asks_what_the_other_has_decided(broker, create: Create):
+def test_a_fenced_driver_reads_the_decision_of_the_other_one(broker, create: Create):
     topic = create(1)
     plan = plan_of(broker, topic, app_id=topic)
     exactly_once.commit(plan, WriteIdentity(topic, 0), written(plan, topic, 0, (0,)))

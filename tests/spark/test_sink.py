@@ -244,7 +244,7 @@ def test_a_stream_that_is_run_again_from_an_older_checkpoint_writes_nothing_twic
     assert numbers(broker.bootstrap, sink) == once(3000)
 
 
-def test_markers_that_are_gone_stop_the_stream_until_told_otherwise(stream, broker, create: Create, tmp_path):
+def test_missing_markers_stop_the_stream_unless_txn_missing_marker_is_write(stream, broker, create: Create, tmp_path):
     source, sink = create(1), create(1)
     fill(broker.bootstrap, source, 100)
     stream(source, sink, tmp_path / "cp", txnAppId=sink)

@@ -290,7 +290,7 @@ def test_a_checkpoint_that_has_read_nothing_has_lost_nothing(broker, topic, kept
 
 
 @pytest.mark.parametrize("where", [{}, {"groupId": "shared"}], ids=["nothing", "a group alone"])
-def test_without_a_place_for_the_ids_only_a_shorter_topic_is_noticed(broker, topic, where):
+def test_without_stored_topic_ids_only_a_shorter_topic_is_noticed(broker, topic, where):
     query = Query(broker, topic, **where)
     query.run()
     make_anew(broker, topic, range(100, 150))

@@ -102,7 +102,7 @@ def test_reading_stops_at_the_offset_that_is_named(broker, topic):
     asyncio.run(read())
 
 
-def test_columns_and_records_can_be_read_in_turn(broker, topic):
+def test_columns_and_records_can_be_read_alternately(broker, topic):
     async def read() -> None:
         place = TopicPartition(topic, 0)
         table = table_of(100).append_column("partition", pa.array([0] * 100))

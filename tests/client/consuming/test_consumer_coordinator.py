@@ -51,7 +51,7 @@ def test_a_seek_right_after_an_assignment_outweighs_what_was_committed(broker: S
     run(scenario())
 
 
-def test_the_id_of_the_topic_that_is_read_is_told(broker: Served, fresh_name):
+def test_consumer_topic_id_is_that_of_the_topic_it_reads(broker: Served, fresh_name):
     async def scenario() -> None:
         place = await filled(broker, fresh_name(), [b"v"])
         async with Admin(bootstrap_servers=broker.bootstrap) as admin:

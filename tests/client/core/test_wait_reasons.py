@@ -378,7 +378,7 @@ def test_a_reason_stands_without_a_hint_that_contradicts_it(tmp_path):
     run(test)
 
 
-def test_a_command_tells_on_standard_error_and_at_the_end(monkeypatch):
+def test_a_command_prints_why_it_waits_on_standard_error_and_at_the_end(monkeypatch):
     monkeypatch.setattr(wait_reasons, "PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(driver, "LOOK_SECONDS", 0.05)
     with Broker({"offsets.topic.replication.factor": 3}) as broker:

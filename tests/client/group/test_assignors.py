@@ -78,7 +78,7 @@ def spread(assignment: Assignment) -> int:
 
 @pytest.mark.parametrize("name", ALL)
 @given(counts=partition_counts, groups=mixed_groups())
-def test_every_partition_that_somebody_wants_is_given_to_one_who_wants_it(name, counts, groups):
+def test_assignors_assign_every_partition_to_one_subscribed_member(name, counts, groups):
     assert_each_once(settle(name, counts, groups, {}), counts, groups)
 
 

@@ -69,14 +69,14 @@ def test_sticky_leaves_a_partition_that_lost_its_leader():
     assert sticky.choose(topic(3, without_leader=(stuck_to,)), PLAIN) != stuck_to
 
 
-def test_round_robin_takes_every_partition_in_turn_that_has_a_leader():
+def test_round_robin_partitioner_uses_all_partitions_with_a_leader():
     robin = partitioner_of("round_robin")
     assert [robin.choose(topic(3), PLAIN) for _ in range(5)] == [0, 1, 2, 0, 1]
     robin = partitioner_of("round_robin")
     assert [robin.choose(topic(3, without_leader=(1,)), PLAIN) for _ in range(4)] == [0, 2, 0, 2]
 
 
-def test_shuffled_round_robin_takes_every_partition_in_turn_in_an_order_that_its_seed_decides():
+def test_shuffled_round_robin_partitioner_has_an_order_that_its_seed_decides():
     def order(seed: int, count: int) -> list[int]:
         robin = partitioner_of("shuffled_round_robin", seed=seed)
         first = [robin.choose(topic(count), PLAIN) for _ in range(count)]

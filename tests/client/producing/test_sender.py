@@ -329,7 +329,7 @@ def test_a_limit_that_changes_under_way_doubles_nothing(seed):
         assert {value for value in appended if (index, value) not in given_up} <= set(values)
 
 
-def test_a_record_tells_where_it_is_and_when_it_was_written():
+def test_record_metadata_has_offset_and_timestamp():
     scenario = ProducerScenario()
     scenario.do_cluster("t0=1")
     scenario.do_producer("acks=1", "linger=0")

@@ -181,7 +181,7 @@ def test_only_a_snapshot_leaves_no_slot(spark, database, tmp_path):
 
 
 @pytest.mark.parametrize("snapshot", ["initial", "only"])
-def test_a_snapshot_that_is_read_again_after_a_crash_is_the_same_to_the_letter(database, snapshot):
+def test_a_snapshot_that_is_read_again_after_a_crash_is_identical(database, snapshot):
     run(database, "create table t (id int primary key, v text)")
     run(database, "insert into t select g, 'x' from generate_series(1, 9) g")
     options = capture_options({"url": database, "tables": "t", "slot": slot_of(database), "snapshot": snapshot})
@@ -257,7 +257,7 @@ def test_a_batch_that_comes_again_with_its_rows_shared_out_otherwise_is_stored_o
     assert rows(database, "select version, rows from ottla_progress") == [(7, 90)]
 
 
-def test_a_driver_that_was_replaced_stores_nothing(database):
+def test_a_fenced_driver_stores_nothing(database):
     run(database, "create table t (id bigint)")
     plan = numbers_plan(database)
     late = staged(plan, 90, 3)

@@ -273,7 +273,7 @@ def test_the_commands_need_no_spark(tmp_path):
     assert run("init", file).exit_code != 0
 
 
-def test_the_commands_tell_programs_as_much_as_people(tmp_path):
+def test_commands_have_the_same_information_as_json(tmp_path):
     file = tmp_path / "first.yaml"
 
     def told(*arguments: str, status: int = 0) -> Any:
@@ -295,7 +295,7 @@ def test_the_commands_tell_programs_as_much_as_people(tmp_path):
     assert file.read_text().splitlines()[problem["line"] - 1].strip() == "from: pickd"
 
 
-def test_the_status_tells_programs_of_lag_and_of_what_cannot_be_asked(tmp_path, monkeypatch, ottla_broker):
+def test_status_as_json_has_lag_and_errors(tmp_path, monkeypatch, ottla_broker):
     file = str(tmp_path / "lagging.yaml")
     ottla = Ottla(ottla_broker.bootstrap_servers)
     ottla("pipeline", "init", file)
