@@ -31,7 +31,7 @@ OLD_TERMS = (
 """Terms of our own that Kafka's have replaced (docs/GLOSSARY.md): they stay out of identifiers and module names."""
 SAME_ON_PURPOSE = frozenset({"Admin", "Broker", "Cluster", "Consumer", "Producer"})
 """Blocking clients have the names of asynchronous ones, and fixtures of `testing` those of what they start."""
-SAME_STILL = frozenset({"Appended", "Column", "Fault", "Follower", "Found", "Member", "Network", "Request", "Topic"})
+SAME_STILL = frozenset({"Appended", "Fault", "Follower", "Found", "Member", "Request", "Topic"})
 """Class names that neighbouring rooms still share. No new ones."""
 
 # Spelled in halves, so that this file does not find itself.

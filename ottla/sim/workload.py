@@ -18,7 +18,7 @@ from ottla.client.consuming.fetcher import Fetcher
 from ottla.client.consuming.positions import ConsumerSettings
 from ottla.client.core.driver import Driver
 from ottla.client.core.metadata import Metadata, MetadataSettings
-from ottla.client.core.network import Network
+from ottla.client.core.network import BrokerConnections
 from ottla.client.errors import ClientError
 from ottla.client.producing.producer import Producer
 from ottla.client.values import EARLIEST, LATEST, RecordMetadata, TopicPartition
@@ -95,7 +95,7 @@ def driver_of(runtime: SimRuntime, cluster: SimCluster) -> Driver:
     settings = MetadataSettings(request_timeout_ms=REQUEST_TIMEOUT_MS, metadata_max_age_ms=30_000)
     bootstrap = [(node.name, PORT) for node in cluster.nodes]
     metadata = Metadata(bootstrap, settings, first=runtime.random.randrange(len(bootstrap)))
-    return Driver(runtime, metadata, Network(runtime, client_id=runtime.machine.name, setup_timeout_s=5.0))
+    return Driver(runtime, metadata, BrokerConnections(runtime, client_id=runtime.machine.name, setup_timeout_s=5.0))
 
 
 class Writer(Client):

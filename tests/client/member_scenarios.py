@@ -28,8 +28,8 @@ from ottla.client.group.member import (
     Assign,
     CountPartitions,
     Fail,
-    GroupMember,
     Lose,
+    MemberMachine,
     MemberSettings,
     NameTopics,
     Revoke,
@@ -104,7 +104,7 @@ def options(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
 class Scenario:
     def __init__(self) -> None:
         self.now = 100.0
-        self.machine: GroupMember
+        self.machine: MemberMachine
         self.in_flight: list[Message] = []
         self.asked: CountPartitions | NameTopics | None = None
 

@@ -15,8 +15,8 @@ from ottla.client.group.member import (
     Assign,
     CountPartitions,
     Fail,
-    GroupMember,
     Lose,
+    MemberMachine,
     NameTopics,
     Revoke,
 )
@@ -33,7 +33,7 @@ class Shell:
     """Carries out what the machine decides, and notes what its user was told."""
 
     def __init__(self, machine: Any, broker: Served) -> None:
-        assert isinstance(machine, GroupMember)
+        assert isinstance(machine, MemberMachine)
         self.machine: Any = machine
         self.broker = broker
         self.told: list[tuple[str, list[int]]] = []

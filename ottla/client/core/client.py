@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from ottla.client.core.driver import Driver
 from ottla.client.core.metadata import Metadata, MetadataSettings
-from ottla.client.core.network import Network
+from ottla.client.core.network import BrokerConnections
 from ottla.client.core.settings import ClientSettings, Settings
 from ottla.client.errors import ClientError
 
@@ -56,7 +56,7 @@ class Client(ABC):
         first = runtime.random.randrange(len(self._settings.bootstrap))
         metadata = Metadata(self._settings.bootstrap, self._metadata_settings, first=first)
         setup_s = self._common.socket_connection_setup_timeout_ms / 1000
-        network = Network(runtime, client_id=self._common.client_id, setup_timeout_s=setup_s)
+        network = BrokerConnections(runtime, client_id=self._common.client_id, setup_timeout_s=setup_s)
         self._driver_or_none = Driver(runtime, metadata, network)
         return self._driver_or_none
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ottla.client.core.broker_connection import Reply, resolve
 from ottla.client.core.metadata import Metadata, TopicMetadata
-from ottla.client.core.network import Network
+from ottla.client.core.network import BrokerConnections
 from ottla.client.core.requests import ANY_NODE, Node, Send
 from ottla.client.core.wait_reasons import InFlightRequests, Obstacle, WaitReasons, of_topics
 from ottla.client.errors import BUSY, SILENT, ClientError, NoAnswer, TimedOut, Unreachable, error_of
@@ -53,7 +53,7 @@ Act = Callable[[Any], object]
 
 
 class Driver:
-    def __init__(self, runtime: Runtime, metadata: Metadata, network: Network) -> None:
+    def __init__(self, runtime: Runtime, metadata: Metadata, network: BrokerConnections) -> None:
         self.runtime = runtime
         self.metadata = metadata
         self.network = network

@@ -48,7 +48,7 @@ _LANES: Final[dict[type[Message], Lane]] = {
 class _Link:
     """A connection, or the attempt to make one and what waits for it."""
 
-    def __init__(self, network: Network, key: tuple[str, int, Lane]) -> None:
+    def __init__(self, network: BrokerConnections, key: tuple[str, int, Lane]) -> None:
         self._network = network
         self._key = key
         self._waiting: deque[tuple[Send, Reply | None]] = deque()
@@ -115,7 +115,7 @@ def _key(to: Node, kind: type[Message]) -> tuple[str, int, Lane]:
     return to.host, to.port, _LANES.get(kind, Lane.OTHER)
 
 
-class Network:
+class BrokerConnections:
     def __init__(self, runtime: Runtime, *, client_id: str, setup_timeout_s: float) -> None:
         self.runtime = runtime
         self.client_id = client_id

@@ -26,7 +26,7 @@ from typing import Final
 from ottla.client.core.find_coordinator import COORDINATOR_MOVED
 from ottla.client.core.requests import code_of
 from ottla.client.group.assignors import Assignor
-from ottla.client.group.member import Action, CountPartitions, GroupMember, Lose, MemberSettings, Revoke
+from ottla.client.group.member import Action, CountPartitions, Lose, MemberMachine, MemberSettings, Revoke
 from ottla.client.values import TopicPartition
 from ottla.errors import RETRIABLE, BadFrame, ErrorCode
 from ottla.wire.consumer_protocol import (
@@ -64,7 +64,7 @@ HEARTBEATING: Final = frozenset({ClassicState.COUNTING, ClassicState.STABLE})
 """While JoinGroup or SyncGroup wait for an answer, the coordinator knows that the member lives."""
 
 
-class ClassicMember(GroupMember):
+class ClassicMember(MemberMachine):
     def __init__(self, settings: MemberSettings, assignors: Sequence[Assignor]) -> None:
         super().__init__(settings)
         self.assignors = {assignor.name: assignor for assignor in assignors}

@@ -21,7 +21,7 @@ from typing import Final
 
 from ottla.client.core.find_coordinator import COORDINATOR_MOVED
 from ottla.client.core.requests import code_of
-from ottla.client.group.member import Action, GroupMember, Lose, MemberSettings, NameTopics, Revoke
+from ottla.client.group.member import Action, Lose, MemberMachine, MemberSettings, NameTopics, Revoke
 from ottla.client.values import TopicPartition
 from ottla.errors import RETRIABLE, ErrorCode
 from ottla.wire.schema.consumer_group_heartbeat import (
@@ -50,7 +50,7 @@ class ConsumerState(Enum):
     LEAVING = "leaving"
 
 
-class ConsumerMember(GroupMember):
+class ConsumerMember(MemberMachine):
     def __init__(self, settings: MemberSettings, member_id: str, *, server_assignor: str | None = None) -> None:
         """The member gives itself an id that nobody else has, a random uuid, and keeps it for life."""
         super().__init__(settings)

@@ -74,7 +74,7 @@ class Fail:
 Action = Send | Revoke | Assign | Lose | CountPartitions | NameTopics | Fail
 
 
-class GroupMember(ABC):
+class MemberMachine(ABC):
     """One member of one group; see `ClassicMember` and `ConsumerMember`.
 
     A subclass decides in `_advance` what comes next, given that nothing it waits for is outstanding.

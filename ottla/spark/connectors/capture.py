@@ -24,7 +24,7 @@ import psycopg
 from psycopg import errors, sql
 
 from ottla.spark.connectors.envelope import Captured, Keys, Origin, captured, inserted_first, key_text, snapshot_record
-from ottla.spark.connectors.pgoutput import Column, Relation, Transaction, lsn_number, lsn_text, transactions
+from ottla.spark.connectors.pgoutput import Relation, RelationColumn, Transaction, lsn_number, lsn_text, transactions
 from ottla.spark.connectors.postgres_options import CaptureOptions
 from ottla.spark.options import BadOption
 
@@ -134,7 +134,7 @@ class Capture:
                 f"is NOTHING), so updates and deletes could not be told: ALTER TABLE {name} ADD PRIMARY KEY (…), or "
                 f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX …"
             )
-        made = tuple(Column(column[0], column[1], bool(column[by])) for column in columns)
+        made = tuple(RelationColumn(column[0], column[1], bool(column[by])) for column in columns)
         return Relation(oid, table[0], table[1], identity, made)
 
     def keys(self) -> Keys:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from ottla.spark.connectors.pgoutput import UNCHANGED, Change, Relation, Transaction, Value
+from ottla.spark.connectors.pgoutput import UNCHANGED, Relation, RowChange, Transaction, Value
 
 UNAVAILABLE: Final = "__debezium_unavailable_value"
 CONNECTOR: Final = "postgresql"
@@ -67,7 +67,7 @@ def captured(transaction: Transaction, origin: Origin, keys: Keys, *, truncates:
         yield from _records(change, transaction, origin, keys)
 
 
-def inserted_first(changes: Iterable[Change], keys: Keys) -> dict[tuple[str, str], set[str]]:
+def inserted_first(changes: Iterable[RowChange], keys: Keys) -> dict[tuple[str, str], set[str]]:
     """By table, keys of rows that were not there before these changes: whose first change brings them."""
     seen: dict[tuple[str, str], set[str]] = {}
     brought: dict[tuple[str, str], set[str]] = {}
@@ -109,7 +109,7 @@ def key_text(relation: Relation, row: tuple[Value, ...], names: tuple[str, ...])
     return json.dumps({name: values[name] for name in names}, ensure_ascii=False, separators=(",", ":"))
 
 
-def _records(change: Change, transaction: Transaction, origin: Origin, keys: Keys) -> Iterator[Captured]:
+def _records(change: RowChange, transaction: Transaction, origin: Origin, keys: Keys) -> Iterator[Captured]:
     relation, at, lsn = change.relation, transaction.committed_at, transaction.end_lsn
     topic = topic_name(origin, relation)
     source = _source(origin, relation, at, lsn, transaction.xid)
@@ -141,14 +141,14 @@ def _records(change: Change, transaction: Transaction, origin: Origin, keys: Key
         yield record("u", new_key, None if change.old_is_key else old, new)
 
 
-def _moved(change: Change, names: tuple[str, ...]) -> bool:
+def _moved(change: RowChange, names: tuple[str, ...]) -> bool:
     """An update that changed the key."""
     if change.kind != "U" or change.old is None or change.new is None:
         return False
     return key_text(change.relation, change.old, names) != key_text(change.relation, _filled(change), names)
 
 
-def _filled(change: Change) -> tuple[Value, ...]:
+def _filled(change: RowChange) -> tuple[Value, ...]:
     """The new row, with what it left unchanged taken from the old one where that is known."""
     assert change.new is not None
     if change.old is None or change.old_is_key:

@@ -33,7 +33,7 @@ Value = str | None | Unchanged
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class RelationColumn:
     name: str
     type_oid: int
     identifies: bool
@@ -47,11 +47,11 @@ class Relation:
     table: str
     identity: str
     """d: primary key, i: an index, f: the full row, n: nothing."""
-    columns: tuple[Column, ...]
+    columns: tuple[RelationColumn, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RowChange:
     kind: str
     """I, U, D or T, as in the message."""
     relation: Relation
@@ -67,7 +67,7 @@ class Transaction:
     commit_lsn: int
     committed_at: datetime
     end_lsn: int = 0
-    changes: list[Change] = field(default_factory=list)
+    changes: list[RowChange] = field(default_factory=list)
 
 
 class Malformed(ValueError):
@@ -120,15 +120,15 @@ def _relation(reader: _MessageReader) -> Relation:
         (flags,) = reader.unpack("!B")
         name = reader.string()
         type_oid, _modifier = reader.unpack("!Ii")
-        columns.append(Column(name, type_oid, bool(flags & 1)))
+        columns.append(RelationColumn(name, type_oid, bool(flags & 1)))
     return Relation(oid, schema or "pg_catalog", table, identity, tuple(columns))
 
 
-def _changes(kind: str, reader: _MessageReader, relations: dict[int, Relation]) -> Iterator[Change]:
+def _changes(kind: str, reader: _MessageReader, relations: dict[int, Relation]) -> Iterator[RowChange]:
     if kind == "T":
         count, _options = reader.unpack("!IB")
         for oid in reader.unpack(f"!{count}I"):
-            yield Change(kind, relations[oid])
+            yield RowChange(kind, relations[oid])
         return
     (oid,) = reader.unpack("!I")
     relation = relations[oid]
@@ -141,7 +141,7 @@ def _changes(kind: str, reader: _MessageReader, relations: dict[int, Relation]) 
     new = reader.row() if mark == "N" else None
     if new is None and kind in "IU":
         raise Malformed(f"a change ({kind}) without a new row")
-    yield Change(kind, relation, old, old_is_key, new)
+    yield RowChange(kind, relation, old, old_is_key, new)
 
 
 class _MessageReader:
