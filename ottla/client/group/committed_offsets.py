@@ -1,7 +1,8 @@
 """Committed offsets of a group: OffsetCommit and OffsetFetch at its coordinator.
 
-A commit carries who commits: the member and its generation, or nobody for a consumer that assigns partitions to
-itself. The coordinator refuses a member that it does not count on any more; its partitions are somebody else's by then.
+A commit carries the member and its generation, or no member for a consumer that assigns partitions to itself. The
+coordinator refuses a commit of an earlier generation: another member may own the partitions by then. What was committed
+is durable in `__consumer_offsets`; a commit without an answer may have been done, and is sent again.
 """
 
 from __future__ import annotations

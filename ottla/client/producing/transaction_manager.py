@@ -8,14 +8,16 @@
 
 Who speaks: the producer with the coordinator of its transactional id (InitProducerId, AddPartitionsToTxn,
 AddOffsetsToTxn, EndTxn) and, for the offsets of a group, with that group's coordinator (TxnOffsetCommit).
+What is durable: the state of the transaction, at its coordinator. What can be lost: an open transaction of a process
+that ended is aborted, by its timeout or by the next producer with its transactional id.
 
-Under the first version of the protocol each partition is added before it is written to, and the epoch stays. If records
-got lost on their way, what the log remembers of their numbers is not known any more; then the producer asks for its
-next epoch after the abort (KIP-360). Under the second version (KIP-890) leaders add partitions by themselves, and every
-end brings the next epoch. Which one is spoken is said with `agree`, between transactions.
+Under `transaction.version` 1 each partition is added before it is written to, and the epoch stays. If records were
+given up, it is not known which sequence numbers the log has; then the producer asks for its next epoch after the abort
+(KIP-360). Under version 2 (KIP-890) leaders add partitions by themselves, and every end brings the next epoch. `agree`
+sets the version, between transactions.
 
 The contract with the shell stands in `core.requests`. Each call of the user has a token, and ends with `CallDone` or
-`CallFailed` for it. This machine is asked before its accumulator, which then writes to partitions that were let in.
+`CallFailed` for it. This machine is asked before its accumulator, which then writes to the partitions that were added.
 """
 
 from __future__ import annotations
