@@ -37,15 +37,8 @@ FLUSH_WAIT_S: Final = 10.0
 IDLE_WAL_BYTES: Final = 16 * 2**20
 """So much of the log that holds nothing for us is let go of, by an empty batch."""
 PLUGIN: Final = "pgoutput"
-SESSION: Final = " ".join(
-    f"-c {setting}"
-    for setting in (
-        "timezone=UTC",
-        "datestyle=ISO",
-        "intervalstyle=iso_8601",
-        "extra_float_digits=1",
-        "bytea_output=hex",
-    )
+SESSION: Final = (
+    "-c timezone=UTC -c datestyle=ISO -c intervalstyle=iso_8601 -c extra_float_digits=1 -c bytea_output=hex"
 )
 """Values have the same text form whatever the database's defaults are."""
 

@@ -33,25 +33,10 @@ from ottla.spark.tracebacks import short_tracebacks
 NUMERIC: Final = 1700
 DECIMAL_DIGITS_MAX: Final = 38
 _TYPES: Final = {
-    16: "boolean",
-    17: "binary",
-    20: "long",
-    21: "short",
-    23: "int",
-    25: "string",
-    700: "float",
-    701: "double",
-    1043: "string",
-    1082: "date",
-    1114: "timestamp_ntz",
-    1184: "timestamp",
-    1005: "array<short>",
-    1007: "array<int>",
-    1009: "array<string>",
-    1016: "array<long>",
-    1021: "array<float>",
-    1022: "array<double>",
-}
+    16: "boolean", 17: "binary", 20: "long", 21: "short", 23: "int", 25: "string", 700: "float", 701: "double",
+    1043: "string", 1082: "date", 1114: "timestamp_ntz", 1184: "timestamp", 1005: "array<short>", 1007: "array<int>",
+    1009: "array<string>", 1016: "array<long>", 1021: "array<float>", 1022: "array<double>",
+}  # fmt: skip
 """PostgreSQL's types by their oids. Others (uuid, jsonb, enums, intervals…) are read as their text."""
 
 
