@@ -43,16 +43,11 @@ from ottla.client.producing.transaction_requests import TransactionRequests
 from ottla.client.values import TRANSACTION_V2, GroupMetadata, Offsets, OpenTransaction, TopicPartition
 from ottla.errors import RETRIABLE, ErrorCode
 from ottla.wire.schema.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from ottla.wire.schema.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-)
+from ottla.wire.schema.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from ottla.wire.schema.end_txn import EndTxnResponse
 from ottla.wire.schema.find_coordinator import FindCoordinatorResponse
 from ottla.wire.schema.init_producer_id import InitProducerIdResponse
-from ottla.wire.schema.txn_offset_commit import (
-    TxnOffsetCommitResponse,
-)
+from ottla.wire.schema.txn_offset_commit import TxnOffsetCommitResponse
 from ottla.wire.tree import Message
 
 RETRIES_BEFORE_LOOKUP: Final = 8  # refused so often in a row: who finds the coordinator may know what it lacks
