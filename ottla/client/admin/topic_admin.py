@@ -31,11 +31,7 @@ from ottla.wire.schema.delete_records import (
     DeleteRecordsTopic,
 )
 from ottla.wire.schema.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from ottla.wire.schema.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
+from ottla.wire.schema.describe_configs import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
 from ottla.wire.schema.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsRequestCursor,

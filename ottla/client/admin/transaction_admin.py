@@ -11,11 +11,7 @@ from ottla.client.core.requests import Node
 from ottla.client.errors import ClientError, error_of
 from ottla.client.values import OpenTransaction, TopicPartition
 from ottla.errors import ErrorCode
-from ottla.wire.schema.describe_producers import (
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    TopicRequest,
-)
+from ottla.wire.schema.describe_producers import DescribeProducersRequest, DescribeProducersResponse, TopicRequest
 from ottla.wire.schema.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from ottla.wire.schema.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

@@ -17,16 +17,7 @@ from ottla.client.errors import BadSetting, ClientError, NotUnderstood, error_of
 from ottla.client.group.assignors import assignors_named
 from ottla.client.group.classic_member import ClassicMember
 from ottla.client.group.consumer_member import ConsumerMember
-from ottla.client.group.member import (
-    Action,
-    Assign,
-    CountPartitions,
-    Fail,
-    Lose,
-    MemberSettings,
-    NameTopics,
-    Revoke,
-)
+from ottla.client.group.member import Action, Assign, CountPartitions, Fail, Lose, MemberSettings, NameTopics, Revoke
 from ottla.client.values import GroupMetadata, TopicPartition
 from ottla.errors import ErrorCode
 from ottla.wire.schema.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse

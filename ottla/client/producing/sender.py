@@ -19,14 +19,7 @@ from ottla.client.core.metadata import Leader, Metadata
 from ottla.client.core.requests import STALE_METADATA, Node, Send, code_of
 from ottla.client.errors import TimedOut, error_of
 from ottla.client.producing.accumulator import Action, RecordAccumulator
-from ottla.client.producing.batches import (
-    MISNUMBERED,
-    NO_ID,
-    Batch,
-    BatchState,
-    PartitionQueue,
-    ProducerIdAndEpoch,
-)
+from ottla.client.producing.batches import MISNUMBERED, NO_ID, Batch, BatchState, PartitionQueue, ProducerIdAndEpoch
 from ottla.client.producing.partitioners import Partitioner
 from ottla.client.producing.produce_requests import (
     DELIVERED,
