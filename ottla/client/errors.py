@@ -15,16 +15,11 @@ BUSY: Final = "The broker may be busy or paused; look at its log."
 """What to say of a broker that did not answer in time, where nothing is known of the reason."""
 FATAL: Final = frozenset(
     {
-        ErrorCode.invalid_producer_epoch,
-        ErrorCode.producer_fenced,
-        ErrorCode.transactional_id_authorization_failed,
-        ErrorCode.cluster_authorization_failed,
-        ErrorCode.fenced_instance_id,
-        ErrorCode.unsupported_version,
-        ErrorCode.unsupported_for_message_format,
-        ErrorCode.inconsistent_group_protocol,
+        ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced, ErrorCode.transactional_id_authorization_failed,
+        ErrorCode.cluster_authorization_failed, ErrorCode.fenced_instance_id, ErrorCode.unsupported_version,
+        ErrorCode.unsupported_for_message_format, ErrorCode.inconsistent_group_protocol,
     }
-)
+)  # fmt: skip
 
 
 class ClientError(Exception):

@@ -29,18 +29,12 @@ SETTLING_MS: Final = 20
 
 STALE_METADATA: Final = frozenset(
     {
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.unknown_topic_id,
-        ErrorCode.inconsistent_topic_id,
-        ErrorCode.leader_not_available,
-        ErrorCode.replica_not_available,
-        ErrorCode.fenced_leader_epoch,
-        ErrorCode.kafka_storage_error,
-        ErrorCode.listener_not_found,
+        ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id, ErrorCode.leader_not_available, ErrorCode.replica_not_available,
+        ErrorCode.fenced_leader_epoch, ErrorCode.kafka_storage_error, ErrorCode.listener_not_found,
         ErrorCode.network_exception,
     }
-)
+)  # fmt: skip
 """Refusals after which a client should find out who leads now."""
 
 

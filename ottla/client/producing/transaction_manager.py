@@ -59,14 +59,10 @@ PRODUCE_VERSION_MAX: Final = 11
 
 FENCED: Final = frozenset(
     {
-        ErrorCode.producer_fenced,
-        ErrorCode.invalid_producer_epoch,
-        ErrorCode.invalid_producer_id_mapping,
-        ErrorCode.invalid_txn_state,
-        ErrorCode.transactional_id_authorization_failed,
-        ErrorCode.unsupported_version,
+        ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch, ErrorCode.invalid_producer_id_mapping,
+        ErrorCode.invalid_txn_state, ErrorCode.transactional_id_authorization_failed, ErrorCode.unsupported_version,
     }
-)
+)  # fmt: skip
 """Nothing more will come of this producer."""
 
 
