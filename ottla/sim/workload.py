@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ottla.client.consuming.consumer import Consumer
 from ottla.client.consuming.fetcher import Fetcher
-from ottla.client.consuming.positions import ConsumerSettings
+from ottla.client.consuming.subscription_state import ConsumerSettings
 from ottla.client.core.driver import Driver
 from ottla.client.core.metadata import Metadata, MetadataSettings
 from ottla.client.core.network import BrokerConnections

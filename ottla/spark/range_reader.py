@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ottla.blocking import Consumer
-from ottla.client.consuming.positions import OffsetOutOfRange
+from ottla.client.consuming.subscription_state import OffsetOutOfRange
 from ottla.client.errors import ClientError, TimedOut, UnknownTopic
 from ottla.spark import clients
 from ottla.spark.offset_ranges import OffsetRange

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.client.admin import Admin, NewTopic
 from ottla.client.consuming.fetcher import Fetcher
-from ottla.client.consuming.positions import ConsumerSettings
+from ottla.client.consuming.subscription_state import ConsumerSettings
 from ottla.client.core.metadata import Metadata
 from ottla.client.producing.partitioners import partitioner_of
 from ottla.client.producing.produce_requests import NO_OFFSET, AppendResult, Delivered, ProducerSettings

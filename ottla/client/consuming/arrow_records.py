@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.client.consuming.completed_fetch import CompletedFetch, Piece
 from ottla.client.consuming.fetcher import Fetcher
-from ottla.client.consuming.positions import RecordsDamaged
+from ottla.client.consuming.subscription_state import RecordsDamaged
 from ottla.client.errors import BadSetting
 from ottla.client.values import TopicPartition
 from ottla.errors import Refused

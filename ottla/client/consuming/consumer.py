@@ -26,7 +26,7 @@ from ottla.client.consuming.consumer_records import (
     RecordDeserializer,
 )
 from ottla.client.consuming.fetcher import Fetcher
-from ottla.client.consuming.positions import NO_LIMIT, ConsumerSettings
+from ottla.client.consuming.subscription_state import NO_LIMIT, ConsumerSettings
 from ottla.client.core.client import Client
 from ottla.client.core.list_offsets import list_offsets
 from ottla.client.core.metadata import MetadataSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ottla.client.consuming.positions import PositionError
+from ottla.client.consuming.subscription_state import PositionError
 from ottla.client.core.serialization import converter
 from ottla.client.errors import ClientError
 from ottla.client.values import TopicPartition

@@ -6,14 +6,21 @@ as those before them. What an answer carries beyond the range was sent for nothi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from ottla.client.consuming.positions import NO_LIMIT, ConsumerSettings, TopicPartitionState
-from ottla.client.core.requests import Node, Send
+from ottla.client.consuming.subscription_state import NO_LIMIT, ConsumerSettings, TopicPartitionState
+from ottla.client.core.list_offsets import offsets_request
+from ottla.client.core.requests import CONSUMER, Node, Send
 from ottla.client.values import TopicPartition
 from ottla.wire.fetch_session import OUTSIDE, FetchSessionHandler
 from ottla.wire.schema.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from ottla.wire.schema.list_offsets import ListOffsetsRequest
+from ottla.wire.schema.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from ottla.wire.tree import ZERO_UUID
 
 TOPIC_NAMES_UNTIL: Final = 12
@@ -150,3 +157,21 @@ class FetchRequests:
             self.returned(send)
             self.session(send.to.node_id).restart()
         return abandoned
+
+
+def list_offsets(states: Iterable[TopicPartitionState], settings: ConsumerSettings) -> ListOffsetsRequest:
+    """Where is the offset that each is to be reset to?"""
+    wanted = ((state.tp, state.asked_epoch, state.reset_to) for state in states)
+    return offsets_request(wanted, settings.isolation_level, settings.request_timeout_ms)
+
+
+def end_of_epoch(states: Iterable[TopicPartitionState]) -> OffsetForLeaderEpochRequest:
+    """Where did the epoch end that each has read last?"""
+    topics: dict[str, OffsetForLeaderTopic] = {}
+    for state in states:
+        name, partition = state.tp
+        wanted = OffsetForLeaderPartition(
+            partition=partition, current_leader_epoch=state.asked_epoch, leader_epoch=state.next.epoch
+        )
+        topics.setdefault(name, OffsetForLeaderTopic(topic=name)).partitions.append(wanted)
+    return OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=list(topics.values()))

@@ -1,12 +1,12 @@
 """Fetcher: the consumer without its network, pure: assigned partitions in, Fetch requests and then records out.
 
 Who speaks: the client with the leader of each partition: ListOffsets for where to begin, Fetch for records,
-OffsetForLeaderEpoch after an election (`positions`); or with a nearer replica that the leader names (KIP-392). One
-fetch at a time is out to one broker, and asks for all its partitions of which too little is buffered.
+OffsetForLeaderEpoch after an election (`subscription_state`); or with a nearer replica that the leader names (KIP-392).
+One Fetch at a time is in flight to one broker, for all its partitions of which too little is buffered.
 
-What can be lost: nothing. The position is all there is to remember, and whoever assigns partitions keeps it safe. An
-answer that was overtaken (by a seek, a new assignment, an election) is dropped, by `revision`. Records are shown in
-order, each once, from the position on.
+What can be lost: nothing. The only state is the position, and the consumer coordinator commits it. A response that was
+overtaken (by a seek, a new assignment, an election) is dropped, by `revision`. Records are shown in order, each once,
+from the position on.
 The contract with the shell stands in `core.requests`.
 """
 
@@ -16,18 +16,16 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from ottla.client.consuming.completed_fetch import CompletedFetch
-from ottla.client.consuming.fetch_requests import FetchRequests, PartitionFetch
-from ottla.client.consuming.positions import (
+from ottla.client.consuming.fetch_requests import FetchRequests, PartitionFetch, end_of_epoch, list_offsets
+from ottla.client.consuming.subscription_state import (
     ConsumerSettings,
     FetchState,
     LogTruncated,
     Position,
     RecordsDamaged,
+    SubscriptionState,
     TopicPartitionState,
-    end_of_epoch,
-    list_offsets,
 )
-from ottla.client.consuming.subscription_state import SubscriptionState
 from ottla.client.core.metadata import Leader, Metadata
 from ottla.client.core.requests import NO_NODE, STALE_METADATA, Node, Send, code_of
 from ottla.client.errors import error_of

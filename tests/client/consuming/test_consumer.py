@@ -11,7 +11,7 @@ import pytest
 from ottla.client.consuming.consumer import Consumer
 from ottla.client.consuming.consumer_coordinator import RebalanceListener
 from ottla.client.consuming.consumer_records import NotDeserialized
-from ottla.client.consuming.positions import OffsetOutOfRange
+from ottla.client.consuming.subscription_state import OffsetOutOfRange
 from ottla.client.errors import BadSetting, ClientError, CommitFailed
 from ottla.client.producing.producer import Producer
 from ottla.client.values import TopicPartition

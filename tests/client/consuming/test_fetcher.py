@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ottla.client.consuming.fetch_requests import SHORT_WAIT_MS
 from ottla.client.consuming.fetcher import Fetcher
-from ottla.client.consuming.positions import ConsumerSettings, Position, PositionError, RecordsDamaged
+from ottla.client.consuming.subscription_state import ConsumerSettings, Position, PositionError, RecordsDamaged
 from ottla.client.core.metadata import Metadata
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.values import COMMITTED, EARLIEST, LATEST, TopicPartition

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.client.consuming import consumer
 from ottla.client.consuming.consumer import Consumer
-from ottla.client.consuming.positions import ConsumerSettings
+from ottla.client.consuming.subscription_state import ConsumerSettings
 from ottla.client.core.settings import BOOTSTRAP, ConsumerOptions, GroupSettings, ProducerOptions, Settings
 from ottla.client.errors import BadSetting
 from ottla.client.producing import producer
