@@ -16,6 +16,7 @@ import pytest
 import ottla
 from ottla.cli.main import NOUNS
 from ottla.config.broker_settings import BROKER_SETTINGS
+from tests.harness import walks
 from tests.spark.conftest import IN_MAKE_TEST
 from tools import file_map
 
@@ -227,6 +228,13 @@ def test_the_files_that_documents_name_are_there():
             named |= {f"ottla/{name}" for name in below if not name.startswith(("ottla/", "tests/", "tools/"))}
         missing |= {f"{name_of(path)}: {name}" for name in named if not (REPOSITORY / name).exists()}
     assert missing == set()
+
+
+def test_walks_name_functions_that_are_there():
+    """Whether they are called in this order: tests/behaviour/test_walks.py, tests/spark/test_walk.py."""
+    found = walks.walks(walks.PAGE.read_text())
+    assert len(found) == 6
+    assert [problem for named in found.values() for problem in walks.missing(named)] == []
 
 
 def test_documents_agree_on_how_many_walks_there_are():

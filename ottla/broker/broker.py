@@ -52,6 +52,7 @@ from ottla.errors import Fault, PortTaken, Refused
 from ottla.log import checkpoints
 from ottla.net.connection_limits import NetworkLimits
 from ottla.net.server import Serve, Server
+from ottla.replication.deletion import SegmentDeletion
 from ottla.replication.fetch_sessions import FetchSessionCache
 from ottla.replication.isr import IsrManager
 from ottla.replication.log_cleaner import LogCleaner
@@ -59,7 +60,6 @@ from ottla.replication.log_manager import LogManager
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.replication.replicas import Replicas
 from ottla.replication.scrubber import Scrubber
-from ottla.replication.segment_deletion import SegmentDeletion
 from ottla.replication.waits import DelayedOperations
 from ottla.runtime import Lock, Runtime
 from ottla.runtime.scheduler import Scheduler
@@ -210,7 +210,7 @@ class Broker:
         damaged = self.replicas.damaged()
         if mark is None or len(damaged) > DAMAGED_NAMED_MAX:
             mark = checkpoints.CleanShutdown()
-        self.cluster.on_session_expired(self.replicas.expelled)
+        self.cluster.on_session_expired(self.replicas.session_expired)
         self.cluster.on_duplicate_broker_id(self._replaced)
         endpoints = await self._bind()
         await self.cluster.register(
@@ -316,7 +316,7 @@ class Broker:
 
     def _replaced(self, fault: Fault) -> None:
         """Another process has registered with this broker id: this one must not lead any more."""
-        self.replicas.expelled()
+        self.replicas.session_expired()
         self.fail(fault)
 
     def fail(self, fault: Fault) -> None:

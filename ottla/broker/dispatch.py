@@ -34,6 +34,7 @@ from ottla.wire.tree import Message
 log = logging.getLogger("ottla.broker")
 
 R = TypeVar("R", bound=Message)
+H = TypeVar("H")
 
 _HEADER = struct.Struct(">hhih")
 _REPLY = struct.Struct(">ii")
@@ -107,35 +108,27 @@ _RAW: dict[int, RawFactory] = {}
 _FAST: dict[int, RawFactory] = {}
 
 
-def serves(api_key: int) -> Callable[[TreeHandler], TreeHandler]:
-    def register(handler: TreeHandler) -> TreeHandler:
-        assert api_key not in _TREES
-        _TREES[api_key] = handler
+def _register(table: dict[int, H], api_key: int) -> Callable[[H], H]:
+    def register(handler: H) -> H:
+        assert api_key not in table
+        table[api_key] = handler
         return handler
 
     return register
 
 
+def serves(api_key: int) -> Callable[[TreeHandler], TreeHandler]:
+    return _register(_TREES, api_key)
+
+
 def serves_raw(api_key: int) -> Callable[[RawFactory], RawFactory]:
     """For an API whose handler reads its frames itself: what makes the handler, out of the services it needs."""
-
-    def register(factory: RawFactory) -> RawFactory:
-        assert api_key not in _RAW
-        _RAW[api_key] = factory
-        return factory
-
-    return register
+    return _register(_RAW, api_key)
 
 
 def serves_fast(api_key: int) -> Callable[[RawFactory], RawFactory]:
     """The fast path of an API that a tree handler serves too: its usual request is read by hand, None: another one."""
-
-    def register(factory: RawFactory) -> RawFactory:
-        assert api_key not in _FAST
-        _FAST[api_key] = factory
-        return factory
-
-    return register
+    return _register(_FAST, api_key)
 
 
 def served_apis() -> list[Api]:
@@ -221,11 +214,22 @@ class Dispatch:
             return self._unserved(connection, key, version, correlation_id)
         if route.restricted and session.broker_id is None:
             return self._unauthorized(route, connection, frame)
-        if route.raw is not None:
-            return self._serve_raw(route.raw, route, connection, correlation_id, frame, name_length)
-        if route.fast is not None:
-            reply = self._serve_raw(route.fast, route, connection, correlation_id, frame, name_length)
-            if reply is not None:
+        handler = route.raw or route.fast
+        if handler is not None:
+            pos = 10 + name_length
+            flexible = route.flexible_reply
+            if name_length < 0 or pos >= len(frame) or (flexible and frame[pos]):
+                *_, pos = parse_request_header(frame)
+            elif flexible:
+                pos += 1  # the usual header, read without another call
+            try:
+                reply = handler(Request(route, connection, correlation_id, None, session), frame, pos)
+            except BadFrame:
+                raise
+            except Exception as failure:
+                log.error("%s failed", route.api.name, exc_info=failure)
+                raise BadFrame(f"{route.api.name} failed") from failure
+            if reply is not None or route.raw is not None:
                 return reply
         _, _, _, client_id, pos = parse_request_header(frame)
         if len(frame) > TREE_BYTES_MAX:
@@ -277,30 +281,6 @@ class Dispatch:
                 raise
             return self._refusal(request, message, failure)[4:]
         return request.frame(route.encode(response))[4:]
-
-    def _serve_raw(
-        self,
-        handler: RawHandler,
-        route: Route,
-        connection: Connection,
-        correlation_id: int,
-        frame: memoryview,
-        name_length: int,
-    ) -> Reply | Pending:
-        pos = 10 + name_length
-        flexible = route.flexible_reply
-        if name_length < 0 or pos >= len(frame) or (flexible and frame[pos]):
-            *_, pos = parse_request_header(frame)
-        elif flexible:
-            pos += 1  # the usual header, read without another call
-        request = Request(route, connection, correlation_id, None, connection.session)
-        try:
-            return handler(request, frame, pos)
-        except BadFrame:
-            raise
-        except Exception as failure:
-            log.error("%s failed", request.route.api.name, exc_info=failure)
-            raise BadFrame(f"{request.route.api.name} failed") from failure
 
     def _serve_tree(self, request: Request, message: Message) -> Reply | Pending:
         handler = request.route.handler

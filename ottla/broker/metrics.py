@@ -87,7 +87,7 @@ class Metrics:
     def _traffic(self, families: Families) -> None:
         server = self._server
         families.counter("ottla_received_bytes_total", "Bytes received.").add(server.received_bytes)
-        families.counter("ottla_sent_bytes_total", "Bytes of answers.").add(server.sent_bytes)
+        families.counter("ottla_sent_bytes_total", "Bytes of answers.").add(server.write_coalescing.sent_bytes)
         unread = families.gauge("ottla_unread_response_bytes", "Of large answers: loaded, and not taken by clients.")
         unread.add(server.response_memory.held_bytes)
         connections = families.gauge("ottla_connections", "Open connections, of clients and of other brokers.")

@@ -19,7 +19,7 @@ be undone the log refuses to append until it can.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NoReturn
 
 from ottla.errors import ErrorCode, Refused, StorageFault
@@ -193,10 +193,25 @@ class PartitionLog:
         return base_offset
 
     def append_replicated(self, data: memoryview, now_ms: int) -> int:
-        """Append what a leader sent, batches already stamped, up to the first partial or damaged one.
+        """Append what a leader sent, batches already stamped, up to the first partial or damaged one. Refused when not
+        even the first one can be taken. Returns the new log end."""
+        for run in self._runs(data, now_ms):
+            segment = self.active
+            start, end = run[0][0], run[-1][0] + run[-1][1].size
+            try:
+                segment.log.append(data[start:end])
+            except StorageFault as fault:
+                self._undo(segment, fault)
+            for at, header in run:
+                self.assign_epoch(header.leader_epoch, header.base_offset)
+                segment.note(header.size, header.last_offset, header.max_timestamp)
+                if header.producer_id >= 0:
+                    self.transactions.record(header, data[at : at + header.size], header.base_offset, now_ms)
+            self.log_end = run[-1][1].next_offset
+        return self.log_end
 
-        Returns the new log end. Refused when not even the first batch can be taken.
-        """
+    def _runs(self, data: memoryview, now_ms: int) -> Iterator[list[tuple[int, BatchHeader]]]:
+        """Adjacent batches that go into the active segment at once. Behind each run a segment is rolled, if need be."""
         run: list[tuple[int, BatchHeader]] = []
         run_bytes = 0
         next_offset = self.log_end
@@ -213,35 +228,19 @@ class PartitionLog:
                 or segment.size + run_bytes + header.size > self._segment_bytes
                 or header.last_offset > segment.offset_max
             ):
-                self._write_run(data, run, now_ms)
+                if run:
+                    yield run
                 run, run_bytes = [], 0
                 near = header.last_offset - next_offset <= RELATIVE_OFFSET_MAX
                 # A segment begins where the one before ends, even if the leader has nothing for these offsets any
                 # more: so after a crash a hole between two segments is known for one.
-                base_offset = next_offset if near else header.base_offset
-                self._make_room(base_offset, header.size, header.last_offset, header.max_timestamp, now_ms)
+                base = next_offset if near else header.base_offset
+                self._make_room(base, header.size, header.last_offset, header.max_timestamp, now_ms)
             run.append((position, header))
             run_bytes += header.size
             next_offset = header.next_offset
-        self._write_run(data, run, now_ms)
-        return self.log_end
-
-    def _write_run(self, data: memoryview, run: list[tuple[int, BatchHeader]], now_ms: int) -> None:
-        """Write adjacent batches at once into the active segment, which has room for them."""
-        if not run:
-            return
-        segment = self.active
-        start, end = run[0][0], run[-1][0] + run[-1][1].size
-        try:
-            segment.log.append(data[start:end])
-        except StorageFault as fault:
-            self._undo(segment, fault)
-        for at, header in run:
-            self.assign_epoch(header.leader_epoch, header.base_offset)
-            segment.note(header.size, header.last_offset, header.max_timestamp)
-            if header.producer_id >= 0:
-                self.transactions.record(header, data[at : at + header.size], header.base_offset, now_ms)
-        self.log_end = run[-1][1].next_offset
+        if run:
+            yield run
 
     def _make_room(self, base_offset: int, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
         """The slow path of an append: the segment that shall take the batch, awake."""

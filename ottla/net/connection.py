@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, cast
 from ottla.access.session import Session
 from ottla.errors import BadFrame
 from ottla.net.connection_limits import UNAUTHENTICATED_FRAME_BYTES_MAX
-from ottla.net.pending import Pending, Reply
+from ottla.net.replies import Pending, Reply
 from ottla.net.streaming import Stream, Streamed
 from ottla.runtime import Buffer, Handle
 from ottla.wire.frame import refused_length
@@ -184,6 +184,7 @@ class Connection(asyncio.BufferedProtocol):
         replies: list[Buffer] = []
         collected = 0  # bytes of them: who does not read the answers has no more requests served
         server = self._server
+        send = server.write_coalescing.send
         frames_left = FRAMES_PER_TURN
         while end - pos >= 4:
             if (self._owed or not self._writable or self._resuming is not None) and self._blocked:
@@ -191,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
             (size,) = _LENGTH.unpack_from(data, pos)
             start = pos + 4
             if not 8 <= size <= self.frame_bytes_max:
-                self._write(replies)
+                send(self._transport, replies)
                 return self.close(refused_length(size, self.frame_bytes_max))
             if end - start < size:
                 need = size + 4
@@ -204,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 reply = server.serve(self, data[start:pos])
             except BadFrame as failure:
-                self._write(replies)
+                send(self._transport, replies)
                 return self.close(str(failure))
             if type(reply) is bytes and not self._owed:
                 replies.append(reply)
@@ -212,12 +213,13 @@ class Connection(asyncio.BufferedProtocol):
             elif reply is not None:
                 collected += self._take(reply, replies)
             if collected >= COLLECTED_BYTES_MAX:
-                self._write(replies)
+                send(self._transport, replies)
                 replies = []
                 collected = 0
         if server.delayed is not None and server.delayed.due:
             server.delayed.complete_due()  # what these requests have brought about for others
-        self._write(replies)
+        if replies:  # one call for all of a read: clients that pipeline cost fewer system calls
+            send(self._transport, replies)
         if pos == end:
             if self._held is not None or self._takes_room:
                 self._let_go()
@@ -230,19 +232,18 @@ class Connection(asyncio.BufferedProtocol):
         how large it is."""
         if isinstance(reply, Pending) and reply.resolved:
             reply = reply.reply
-        if isinstance(reply, Pending):
-            self._write(replies)
+        if replies and isinstance(reply, Pending | Streamed):  # what was answered before goes before it
+            self._server.write_coalescing.send(self._transport, replies)
             replies.clear()
+        if isinstance(reply, Pending):
             self._owed.append(reply)
-            reply.queue_on(self)
+            reply.connection = self
         elif self._owed:
             late = Pending(overlaps=True)
             late.resolve(reply)
             self._owed.append(late)
             self._came_early(late)
         elif isinstance(reply, Streamed):
-            self._write(replies)
-            replies.clear()
             self._begin(reply)
         elif reply is not None:
             answer = [reply] if isinstance(reply, bytes) else reply
@@ -257,12 +258,6 @@ class Connection(asyncio.BufferedProtocol):
         elif reply is not None:
             pending.early_bytes = len(reply) if isinstance(reply, bytes) else sum(map(len, reply))
             self._early_bytes += pending.early_bytes
-
-    def _write(self, replies: list[Buffer]) -> None:
-        """One call for all answers of a read: clients that pipeline cost fewer system calls."""
-        if replies:
-            self._server.sent_bytes += len(replies[0]) if len(replies) == 1 else sum(map(len, replies))
-            self._server.write_coalescing.send(self._transport, replies)
 
     def _keep(self, rest: memoryview, need: int) -> None:
         """Hold on to the start of a frame, or to requests that have to wait for their turn."""
@@ -368,17 +363,15 @@ class Connection(asyncio.BufferedProtocol):
 
     # Replies out.
 
-    def settle(self, resolved: Pending) -> None:
-        """Send every answer whose turn has come, then go on with the requests behind it."""
+    def send_due(self, resolved: Pending | None = None) -> None:
+        """An answer is there (or one that was streamed is sent): send every answer whose turn has come, then go on with
+        the requests behind it."""
         owed = self._owed
-        if self.closed or not owed:
-            return
-        if self._stream is not None or not owed[0].resolved:
-            return self._came_early(resolved)
-        self._send_due()
-
-    def _send_due(self) -> None:
-        owed = self._owed
+        if resolved is not None:
+            if self.closed or not owed:
+                return
+            if self._stream is not None or not owed[0].resolved:
+                return self._came_early(resolved)
         while owed and owed[0].resolved and self._stream is None:
             due = owed.popleft()
             self._early_bytes -= due.early_bytes
@@ -386,11 +379,12 @@ class Connection(asyncio.BufferedProtocol):
             if isinstance(reply, Streamed):
                 self._begin(reply)
             elif reply is not None:
-                self._write([reply] if isinstance(reply, bytes) else reply)
+                self._server.write_coalescing.send(self._transport, [reply] if isinstance(reply, bytes) else reply)
         if self._held is None or self._filled < self._need:
             self._proceed()
         elif self._resuming is None:  # not here: whoever answers is in the middle of something
             self._resuming = self._server.runtime.call_soon(self._next_turn)
+        return None
 
     def _begin(self, answer: Streamed) -> None:
         """Send an answer as far as that goes at once. If there is more to it, nothing else is served meanwhile."""
@@ -404,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stream = None
         self._writable = True
         if not self._starting:
-            self._send_due()
+            self.send_due()
 
     def may_load(self) -> None:
         if self._stream is not None:

@@ -317,28 +317,14 @@ class OutboundConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, count: int) -> None:
         if self.lost is not None:
             return
-        if self._answer is None:
-            self._take(self._start_filled + count)
+        if self._answer is not None:
+            self._filled += count
+            if self._filled == len(self._answer):
+                whole, self._answer = self._answer, None
+                self._hand_over(whole)
             return
-        self._filled += count
-        if self._filled == len(self._answer):
-            whole, self._answer = self._answer, None
-            self._hand_over(whole)
-
-    def eof_received(self) -> bool:
-        return False  # close
-
-    def connection_lost(self, failure: Exception | None) -> None:
-        if not self.gone.done():
-            self.gone.set_result(None)
-        self._lose(Loss.CLOSED, f"the connection broke: {failure}" if failure else "it closed the connection")
-
-    # Responses.
-
-    def _take(self, end: int) -> None:
-        """Cut the responses that begin in the first `end` bytes of the small buffer."""
-        start = self._start
-        pos = 0
+        # Cut the responses that begin in the small buffer.
+        start, end, pos = self._start, self._start_filled + count, 0
         while end - pos >= 4 and self.lost is None:
             (size,) = _LENGTH.unpack_from(start, pos)
             if not 4 <= size <= self._answer_bytes_max:
@@ -359,6 +345,16 @@ class OutboundConnection(asyncio.BufferedProtocol):
         self._start_filled = end - pos  # less than the length of the next response
         if pos and self._start_filled:
             start[: self._start_filled] = bytes(start[pos:end])
+
+    def eof_received(self) -> bool:
+        return False  # close
+
+    def connection_lost(self, failure: Exception | None) -> None:
+        if not self.gone.done():
+            self.gone.set_result(None)
+        self._lose(Loss.CLOSED, f"the connection broke: {failure}" if failure else "it closed the connection")
+
+    # Answers in.
 
     def _hand_over(self, answer: memoryview) -> None:
         if not self._in_flight:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from ottla.net.connection import SCRATCH_BYTES, Connection
 from ottla.net.connection_limits import ConnectionLimits, NetworkLimits
-from ottla.net.pending import Delayed, Pending, Reply, Serve
+from ottla.net.replies import Delayed, Pending, Reply, Serve, WriteCoalescing
 from ottla.net.request_memory import RequestMemory
 from ottla.net.response_memory import ResponseMemory
 from ottla.net.streaming import Pace
-from ottla.net.write_coalescing import WriteCoalescing
 from ottla.runtime import Handle, ListeningSocket, Runtime
 
 __all__ = ["Connection", "Pending", "Reply", "Serve", "Server"]
@@ -27,7 +26,7 @@ class Server:
         self.pace = Pace(runtime)
         self.response_memory = ResponseMemory(runtime, lambda: self.limits.unread_bytes_max)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.received_bytes = self.sent_bytes = 0
+        self.received_bytes = 0
         self.connection_limits = ConnectionLimits(runtime, lambda: self.limits)
         self.connections = self.connection_limits.connections
         self.inter_broker_connections = self.connection_limits.inter_broker_connections

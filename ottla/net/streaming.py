@@ -184,7 +184,7 @@ class Stream:
             rest = _cut(chunk, taken, self._left_with_transport(size, taken))
             taken += len(rest)
             self._transport.write(rest)
-        self._server.sent_bytes += taken
+        self._server.write_coalescing.sent_bytes += taken
         self._advance(taken)
         return size
 

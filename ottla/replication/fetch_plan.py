@@ -61,7 +61,7 @@ class FetchPlan:
         return followed is not None and followed.partition is partition
 
     def add(self, partition: Partition) -> None:
-        """Follow it, or, if it is followed already, look at its position again: a new reign may have begun."""
+        """Follow it, or, if it is followed already, look at its position again: a new leader epoch may have begun."""
         key = _key(partition)
         followed = self._followed.get(key)
         if followed is None or followed.partition is not partition:
@@ -147,8 +147,8 @@ class FetchPlan:
 
     def answered(self, answer: Answer, number: int) -> Iterator[tuple[Partition, PartitionFetched]]:
         """What the leader sent upon the request of this number, for the partitions that still want it: an answer to
-        what was asked in another reign, or from another position, belongs to nobody. Who was named again in a later
-        request waits for the answer to that one: this one does not say to which question it belongs."""
+        what was asked in another leader epoch, or from another position, belongs to nobody. Who was named again in a
+        later request waits for the answer to that one: this one does not say to which question it belongs."""
         if answer.error:
             self.begin()
             return

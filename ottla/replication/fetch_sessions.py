@@ -56,7 +56,10 @@ class CachedPartition:
         self.bytes_max = wanted.bytes_max
 
     def on_high_watermark(self, size: int) -> None:
-        self.fetch.mark_dirty(self, size)
+        fetch = self.fetch
+        fetch.dirty[self] = fetch.moved[self] = None
+        if fetch.notify is not None:
+            fetch.notify(size)
 
     def start_of(self, replica: Partition) -> int:
         """Where the log starts, for this reader."""
@@ -66,17 +69,11 @@ class CachedPartition:
         """Be told by this replica, and by no other."""
         if replica is self.watched:
             return
-        if self.watched is not None:
-            self._leave(self.watched)
-        self.watched = replica
+        before, self.watched = self.watched, replica
+        if before is not None:
+            before.high_watermark_listeners.pop(self, None)
         if replica is not None:
-            self._join(replica)
-
-    def _join(self, replica: Partition) -> None:
-        replica.high_watermark_listeners[self] = None
-
-    def _leave(self, replica: Partition) -> None:
-        replica.high_watermark_listeners.pop(self, None)
+            replica.high_watermark_listeners[self] = None
 
 
 class FollowerPartition(CachedPartition):
@@ -92,13 +89,10 @@ class FollowerPartition(CachedPartition):
         self.noted_epoch = NOT_NOTED
 
     def note_progress(self, replica: Partition, follower: int, broker_epoch: int) -> None:
-        """Tell the leader how far the follower has come, once for each time that it says so. `diverging` is where their
-        logs may diverge."""
-        if self.noted_epoch != replica.leader_epoch:
-            self.diverging = replica.leader.fetched_by(
-                follower, broker_epoch, self.offset, self.last_epoch, self.own_start
-            )
-            self.noted_epoch = replica.leader_epoch
+        """Tell the leader how far the follower has come: once for each time that it says so, and again where another
+        leader epoch has begun since. `diverging` is where their logs may diverge."""
+        self.diverging = replica.leader.fetched_by(follower, broker_epoch, self.offset, self.last_epoch, self.own_start)
+        self.noted_epoch = replica.leader_epoch
 
     def on_high_watermark(self, size: int) -> None:
         self.fetch.dirty[self] = None
@@ -108,15 +102,19 @@ class FollowerPartition(CachedPartition):
         return replica.log.proven_start
 
     def on_append(self, size: int) -> None:
-        self.fetch.mark_dirty(self, size)
+        fetch = self.fetch
+        fetch.dirty[self] = fetch.moved[self] = None
+        if fetch.notify is not None:
+            fetch.notify(size)
 
-    def _join(self, replica: Partition) -> None:
-        replica.high_watermark_listeners[self] = None
-        replica.append_listeners[self] = None
-
-    def _leave(self, replica: Partition) -> None:
-        replica.high_watermark_listeners.pop(self, None)
-        replica.append_listeners.pop(self, None)
+    def watch(self, replica: Partition | None) -> None:
+        if replica is self.watched:
+            return
+        if self.watched is not None:
+            self.watched.append_listeners.pop(self, None)
+        super().watch(replica)
+        if replica is not None:
+            replica.append_listeners[self] = None
 
 
 class FetchSession:
@@ -173,11 +171,6 @@ class FetchSession:
                     entry.watch(None)
                     self.dirty.pop(entry, None)
                     self.moved.pop(entry, None)
-
-    def mark_dirty(self, entry: CachedPartition, size: int) -> None:
-        self.dirty[entry] = self.moved[entry] = None
-        if self.notify is not None:
-            self.notify(size)
 
     def watch(self, resolve: Resolve) -> None:
         """A fetch outside any session watches only while it is parked."""

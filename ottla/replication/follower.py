@@ -12,7 +12,6 @@ from ottla.log.segment import Segment
 from ottla.log.truncation import quarantine
 from ottla.replication.gaps import next_offset
 from ottla.replication.leader import NO_EPOCH, truncation_offset
-from ottla.wire import batch
 
 if TYPE_CHECKING:
     from ottla.replication.partition import Partition
@@ -34,25 +33,6 @@ class FollowerState:
         """What to ask the leader for: the leader epoch, the offset, and the epoch of the record before it."""
         log, at = self._partition.log, next_offset(self._partition)
         return self._partition.leader_epoch, at, log.epochs.epoch_of(at - 1) if at > log.log_start else NO_EPOCH
-
-    def replicate(self, records: memoryview, high_watermark: int, log_start: int, now_ms: int) -> list[Segment]:
-        """Take over what the leader sent. Each batch is checked before it is appended: damage goes no further. The
-        segments that may be unlinked."""
-        partition, log = self._partition, self._partition.log
-        dropped: list[Segment] = []
-        if len(records):
-            if log.log_end == log.log_start:
-                first = batch.check(records)
-                if first.base_offset < log.log_start <= first.last_offset:
-                    # The leader's log starts in the middle of this batch (DeleteRecords): begin with all of it.
-                    dropped = self.restart_at(first.base_offset, now_ms)
-            log.append_replicated(records, now_ms)
-        if log_start > log.log_start:
-            log.raise_log_start(min(log_start, log.log_end))
-        partition.outdated = partition.outdated and log.log_end < high_watermark
-        reached = min(high_watermark, log.log_end)
-        partition.replicated(len(records), reached)
-        return dropped
 
     def truncate(self, epoch: int, end: int, now_ms: int) -> list[Segment]:
         """Our log has diverged from the leader's behind (at most) the end of this epoch: drop what follows. The

@@ -5,8 +5,9 @@ follower keeps all that it has before and goes on behind, and its own log lacks 
 it has not: in the same way, missing or given up. So a gap in the leader's log deletes nothing elsewhere, and nobody
 waits for what cannot come.
 
-A follower whose log lacks something asks for that first, in every reign (`next_offset`). If the leader has it, all that
-is behind it here is quarantined and copied anew (`log.truncation`); if not, that is known from then on (`agreed`).
+A follower whose log lacks something asks for that first, in every leader epoch (`next_offset`). If the leader has it,
+all that is behind it here is quarantined and copied anew (`log.truncation`); if it has not, that is known from then on
+(`agreed`).
 
 A leader hands over to those of its followers that lack least, if that is less than it lacks itself: so it learns from
 what they asked for (`lacking`).
@@ -80,13 +81,10 @@ def next_held(partition: Partition, offset: int) -> int:
     other replica can have it also behind what is missing."""
     while (gap := damage.gap_at(partition.log, offset)) is not None and (gap.given_up or len(partition.replicas) == 1):
         if not gap.given_up:
-            log.error("%s: offsets %d..%d: what stood there is lost, going on without it", partition, *_inclusive(gap))
+            where = partition, gap.start, gap.end - 1
+            log.error("%s: offsets %d..%d: what stood there is lost, going on without it", *where)
         offset = gap.end
     return offset
-
-
-def _inclusive(gap: Gap) -> tuple[int, int]:
-    return gap.start, gap.end - 1
 
 
 def lacking(missing: tuple[Range, ...], follower: Follower) -> int:

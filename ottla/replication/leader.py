@@ -254,11 +254,3 @@ def truncation_offset(log: PartitionLog, epoch: int, end: int) -> int:
     if own_epoch != NO_EPOCH:
         offset = min(own_end, log.log_end) if own_epoch != epoch else min(own_end, end, log.log_end)
     return max(offset, log.log_start)
-
-
-def too_few(in_sync: tuple[int, ...], in_sync_min: int) -> Refused:
-    here = ", ".join(map(str, sorted(in_sync)))
-    return Refused(
-        ErrorCode.not_enough_replicas,
-        f"{len(in_sync)} in sync (broker {here}), and min.insync.replicas is {in_sync_min}",
-    )

@@ -18,9 +18,9 @@ from ottla.log import checkpoints, compaction
 from ottla.log.cleaning import WORK, CleanedSegment, Job, Summary, decode_report
 from ottla.log.compaction import Dirt, Turns
 from ottla.log.swap import Swap
+from ottla.replication.deletion import SegmentDeletion
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
-from ottla.replication.segment_deletion import SegmentDeletion
 from ottla.runtime import ChildFailed, ChildStarved, Runtime
 
 log = logging.getLogger("ottla.cleaner")
@@ -154,7 +154,7 @@ class LogCleaner:
                 self._rest(partition)
                 return
             partition_log.cleaned = summary.end
-            await self._checkpoint()
+            await self._replicas.save_checkpoints(checkpoints.CLEANED)
             log.info(
                 "%s: compacted up to offset %d, %d of %d records kept, %.1f MB read and %.1f MB written in %.1f s",
                 partition, summary.end, summary.records_kept, summary.records_seen, summary.read_bytes / 1e6,
@@ -176,11 +176,6 @@ class LogCleaner:
             map_bytes=config.log_cleaner_dedupe_buffer_size,
             map_load=config.log_cleaner_io_buffer_load_factor,
         )
-
-    async def _checkpoint(self) -> None:
-        write = self._replicas.checkpoint(checkpoints.CLEANED)
-        if write is not None:
-            await self._runtime.offload(write)
 
     # One pass.
 

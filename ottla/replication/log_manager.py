@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from ottla.cluster.journal import count
 from ottla.config.broker_config import LiveConfig
 from ottla.errors import Fault, Refused
 from ottla.log import checkpoints
 from ottla.log.retention import start_after
+from ottla.log.segment import Segment
+from ottla.replication.deletion import SegmentDeletion
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
-from ottla.replication.segment_deletion import SegmentDeletion
 from ottla.runtime import Runtime
 from ottla.runtime.scheduler import Scheduler
 
@@ -44,47 +46,48 @@ class LogManager:
         for interval_ms, chore, name in (
             (config.log_retention_check_interval_ms, self._retain, "retention"),
             (SYNC_MS, self._sync, "flush"),
-            (config.replica_high_watermark_checkpoint_interval_ms, self._checkpoint_high_watermarks, "checkpoint"),
-            (config.log_flush_offset_checkpoint_interval_ms, self._checkpoint_recovery_points, "checkpoint"),
-            (config.log_flush_start_offset_checkpoint_interval_ms, self._checkpoint_log_starts, "checkpoint"),
             (config.producer_id_expiration_check_interval_ms, self._expire_producers, "producer expiration"),
         ):
             scheduler.every(interval_ms / 1000, chore, name=name)
+        for interval_ms, file in (
+            (config.replica_high_watermark_checkpoint_interval_ms, checkpoints.HIGH_WATERMARKS),
+            (config.log_flush_offset_checkpoint_interval_ms, checkpoints.RECOVERY_POINTS),
+            (config.log_flush_start_offset_checkpoint_interval_ms, checkpoints.LOG_STARTS),
+        ):
+            save = partial(self._replicas.save_checkpoints, file)
+            scheduler.every(interval_ms / 1000, save, name="checkpoint")
 
     async def _retain(self) -> None:
         """Drop segments past their time or size; their files go after `file.delete.delay.ms`."""
-        now_ms = self._runtime.wall_ms()
         for number, partition in enumerate(list(self._replicas)):
             if number % 100 == 99:
                 await asyncio.sleep(0)  # ten thousand logs must not hold up a request
-            try:
-                await self._prove_start(partition, now_ms)
-                dropped = partition.log.retain(now_ms, partition.high_watermark)
-            except (Fault, Refused) as failure:  # of one: the others need their room all the same
-                log.error("%s: old segments are not dropped: %s", partition, failure)
-                continue
+            dropped = await self._drop_segments(partition)
             partition.log.release_memory(partition.high_watermark)
-            if dropped:
-                went = count(len(dropped), "segment")
-                log.info("%s: dropped %s, log start is %d", partition, went, partition.log.log_start)
-                self._segment_deletion.schedule(dropped, partition.log.config.file_delete_delay_ms)
-                self._replica_manager.follow(partition)  # whose leader sends readers here, and has to know
+            self._segment_deletion.schedule(dropped, partition.log.config.file_delete_delay_ms)
 
     async def make_room(self, partitions: list[Partition]) -> None:
         """The disk is full: what has had its time in these logs goes at once."""
         for partition in partitions:
             try:
-                await self._prove_start(partition, self._runtime.wall_ms())
-                dropped = partition.log.retain(self._runtime.wall_ms(), partition.high_watermark)
-                for segment in dropped:
+                for segment in await self._drop_segments(partition, " to make room"):
                     await self._runtime.offload(segment.unlink)
-            except (Fault, Refused) as failure:
-                log.error("%s: old segments are not dropped: %s", partition, failure)
-                continue
-            if dropped:
-                went = count(len(dropped), "segment")
-                log.info("%s: dropped %s to make room, log start is %d", partition, went, partition.log.log_start)
-                self._replica_manager.follow(partition)
+            except Fault as fault:
+                log.error("%s: old segments are not deleted: %s", partition, fault)
+
+    async def _drop_segments(self, partition: Partition, why: str = "") -> list[Segment]:
+        now_ms = self._runtime.wall_ms()
+        try:
+            await self._prove_start(partition, now_ms)
+            dropped = partition.log.retain(now_ms, partition.high_watermark)
+        except (Fault, Refused) as failure:  # of one: the others need their room all the same
+            log.error("%s: old segments are not dropped: %s", partition, failure)
+            return []
+        if dropped:
+            went = count(len(dropped), "segment")
+            log.info("%s: dropped %s%s, log start is %d", partition, went, why, partition.log.log_start)
+            self._replica_manager.follow(partition)  # whose leader sends readers here, and has to know
+        return dropped
 
     async def _prove_start(self, partition: Partition, now_ms: int) -> None:
         """A file loses its name only when the manifest says where the log starts without it."""
@@ -105,20 +108,6 @@ class LogManager:
                     await self._replica_manager.flusher.carry_out(log_, job)
             except (Fault, Refused) as failure:
                 log.error("%s is not synced: %s; trying again in %g s", partition, failure, SYNC_MS / 1000)
-
-    async def _checkpoint_high_watermarks(self) -> None:
-        await self._checkpoint(checkpoints.HIGH_WATERMARKS)
-
-    async def _checkpoint_recovery_points(self) -> None:
-        await self._checkpoint(checkpoints.RECOVERY_POINTS)
-
-    async def _checkpoint_log_starts(self) -> None:
-        await self._checkpoint(checkpoints.LOG_STARTS)
-
-    async def _checkpoint(self, name: str) -> None:
-        write = self._replicas.checkpoint(name)
-        if write is not None:
-            await self._runtime.offload(write)
 
     async def _expire_producers(self) -> None:
         now_ms = self._runtime.wall_ms()

@@ -27,12 +27,13 @@ from ottla.log.lookup import TimestampedOffset, offset_for_timestamp, offset_of_
 from ottla.log.partition_log import PartitionLog
 from ottla.log.producers import Producers
 from ottla.log.recovery import Recovery
+from ottla.log.segment import Segment
 from ottla.log.slice import Slice
 from ottla.log.transactions import Guard, Transactions
 from ottla.replication.admission import AppendPolicy
 from ottla.replication.doubt import Doubt, doubt_of
 from ottla.replication.follower import FollowerState
-from ottla.replication.leader import NO_EPOCH, LeaderState, too_few
+from ottla.replication.leader import NO_EPOCH, UNKNOWN, LeaderState
 from ottla.replication.sequence_gate import OutOfTurn, SequenceGate
 from ottla.replication.waits import Appended, AppendListener, DelayedByCommit, HighWatermarkListener
 from ottla.wire import batch
@@ -50,8 +51,8 @@ class LogSource(Protocol):
 
 class Partition:
     __slots__ = (
-        "_enough", "_gate", "_looks_closer", "_policy", "_uncommitted_bytes", "_waiters", "append_listeners",
-        "broker_id", "doubt", "eligible", "end_known", "follower", "forgot", "high_watermark",
+        "_gate", "_looks_closer", "_policy", "_uncommitted_bytes", "_waiters", "append_listeners",
+        "broker_id", "doubt", "eligible", "end_known", "enough_in_sync", "follower", "forgot", "high_watermark",
         "high_watermark_listeners", "in_sync", "index", "last_leader", "leader", "leader_epoch", "leader_id", "leads",
         "log", "outdated", "partition_epoch", "provisional", "replicas", "source", "topic", "topic_id",
     )  # fmt: skip
@@ -115,11 +116,7 @@ class Partition:
         in_sync_min = self._policy.in_sync_min
         if self.replicas:
             in_sync_min = min(in_sync_min, len(self.replicas))
-        self._enough = len(self.in_sync) >= in_sync_min and not self.eligible
-
-    @property
-    def enough_in_sync(self) -> bool:
-        return self._enough
+        self.enough_in_sync = len(self.in_sync) >= in_sync_min and not self.eligible
 
     @property
     def counts_as_whole(self) -> bool:
@@ -184,99 +181,119 @@ class Partition:
     def append(self, view: memoryview, acks: int, now_ms: int, guard: Guard | None = None) -> Appended:
         """Write one produced batch. The view is stamped in place: nothing is copied. The first batch of a transaction
         needs a guard (`log.transactions`)."""
+        log, policy = self.log, self._policy
+        log_append_time_ms = batch.NO_TIMESTAMP
+        taken = view
+        header: batch.BatchHeader | None = None
         try:
-            return self._append_produced(view, acks, now_ms, guard)
+            self.check_appendable(acks)
+            header = batch.check_produced(view)
+            if len(view) > policy.bytes_max:
+                raise Refused(
+                    ErrorCode.message_too_large,
+                    f"the batch has {len(view)} bytes, the topic takes {policy.bytes_max} (max.message.bytes)",
+                )
+            if self._looks_closer:
+                if self.topic in INTERNAL_TOPICS:
+                    raise Refused(ErrorCode.invalid_topic_exception, f"{self.topic} is written by coordinators only")
+                taken = policy.opened(view, header)
+            if policy.log_append_time:
+                header = batch.stamp_log_append_time(taken, now_ms)
+                log_append_time_ms = now_ms
+            else:
+                policy.check_timestamps(header, now_ms)
+                if policy.codec is not None:
+                    header = batch.read_header(taken)
+            if header.producer_id >= 0:
+                known = self._gate.pass_or_refuse(
+                    header, epoch_start=self.leader.epoch_start, alone=len(self.replicas) == 1
+                )
+                if known is not None:
+                    # A retry of what is already there is answered as the first time was.
+                    kept_ms = known.max_timestamp if policy.log_append_time else batch.NO_TIMESTAMP
+                    return Appended(known.base_offset, kept_ms, known.last_offset + 1, log.log_start)
+                log.transactions.check_append(header, guard)
+            base_offset = log.append(taken, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
         except OutOfTurn:
             raise
         except Refused as refused:
-            self._gate.refused(view, refused.code)
+            self._gate.refused(view, refused, header)
             raise
-
-    def refuse(self, view: memoryview, code: ErrorCode) -> None:
-        """A batch is refused before it comes to an append."""
-        self._gate.refused(view, code)
-
-    def _append_produced(self, view: memoryview, acks: int, now_ms: int, guard: Guard | None) -> Appended:
-        self.check_appendable(acks)
-        policy = self._policy
-        header = batch.check_produced(view)
-        if len(view) > policy.bytes_max:
-            raise Refused(
-                ErrorCode.message_too_large,
-                f"the batch has {len(view)} bytes, the topic takes {policy.bytes_max} (max.message.bytes)",
-            )
-        log_append_time_ms = batch.NO_TIMESTAMP
-        if self._looks_closer:
-            if self.topic in INTERNAL_TOPICS:
-                raise Refused(ErrorCode.invalid_topic_exception, f"{self.topic} is written by coordinators only")
-            view = policy.opened(view, header)
-        if policy.log_append_time:
-            header = batch.stamp_log_append_time(view, now_ms)
-            log_append_time_ms = now_ms
-        else:
-            policy.check_timestamps(header, now_ms)
-            if policy.codec is not None:
-                header = batch.read_header(view)
-        log = self.log
-        if header.producer_id >= 0:
-            known = self._gate.pass_or_refuse(
-                header, epoch_start=self.leader.epoch_start, alone=len(self.replicas) == 1
-            )
-            if known is not None:
-                # A retry of what is already there is answered as the first time was.
-                kept_ms = known.max_timestamp if policy.log_append_time else batch.NO_TIMESTAMP
-                return Appended(known.base_offset, kept_ms, known.last_offset + 1, log.log_start)
-            log.transactions.check_append(header, guard)
-        base_offset = self._append(view, header, now_ms)
+        self.advance(len(taken))
         return Appended(base_offset, log_append_time_ms, base_offset + header.last_offset_delta + 1, log.log_start)
+
+    def refuse(self, view: memoryview, refused: Refused) -> None:
+        """A batch is refused before it comes to an append."""
+        self._gate.refused(view, refused)
 
     def append_internal(self, data: bytearray, header: batch.BatchHeader, leader_epoch: int, now_ms: int) -> int:
         """Write a batch of a coordinator, or a transaction marker. The first offset behind it."""
         if leader_epoch != self.leader_epoch:
             raise Refused(ErrorCode.not_leader_or_follower)
         self.check_appendable(ACKS_ALL)
-        self._append(memoryview(data), header, now_ms)
+        self.log.append(memoryview(data), header, leader_epoch=leader_epoch, now_ms=now_ms)
+        self.advance(len(data))
         return self.log.log_end
 
     def check_appendable(self, acks: int) -> None:
         """What every append is refused for, whoever writes."""
         if not self.leads:
             raise Refused(ErrorCode.not_leader_or_follower)
-        if acks == ACKS_ALL and not self._enough:
-            raise too_few(self.in_sync, self._policy.in_sync_min)
+        if acks == ACKS_ALL and not self.enough_in_sync:
+            here = ", ".join(map(str, sorted(self.in_sync)))
+            raise Refused(
+                ErrorCode.not_enough_replicas,
+                f"{len(self.in_sync)} in sync (broker {here}), and min.insync.replicas is {self._policy.in_sync_min}",
+            )
 
-    def _append(self, view: memoryview, header: batch.BatchHeader, now_ms: int) -> int:
-        base_offset = self.log.append(view, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
-        self.advance(len(view))
-        return base_offset
+    def replicate(self, records: memoryview, high_watermark: int, log_start: int, now_ms: int) -> list[Segment]:
+        """Follower: append what the leader sent. Each batch is checked before: damage goes no further. The segments
+        that may be unlinked."""
+        log = self.log
+        dropped: list[Segment] = []
+        if len(records):
+            self.follower.watermark_known = False  # how far that is committed the leader knows before us
+            if log.log_end == log.log_start:
+                first = batch.check(records)
+                if first.base_offset < log.log_start <= first.last_offset:
+                    # The leader's log starts in the middle of this batch (DeleteRecords): begin with all of it.
+                    dropped = self.follower.restart_at(first.base_offset, now_ms)
+            log.append_replicated(records, now_ms)
+        if log_start > log.log_start:
+            log.raise_log_start(min(log_start, log.log_end))
+        self.outdated = self.outdated and log.log_end < high_watermark
+        before = self.high_watermark
+        self.advance(len(records), min(high_watermark, log.log_end))
+        if self.high_watermark > before:
+            log.transactions.last_stable(self.high_watermark)  # which forgets what is settled
+        return dropped
 
-    def advance(self, size: int = 0) -> None:
-        """The log may have grown, by so many bytes: tell the followers, and see what is committed now."""
+    def advance(self, size: int = 0, committed: int = UNKNOWN) -> None:
+        """The log may have grown, by so many bytes: tell the followers, and see what is committed now. A follower has
+        heard from its leader up to where."""
         self._uncommitted_bytes += size
-        if size and self.append_listeners:
-            for listener in self.append_listeners:
-                listener.on_append(size)
-        if self.leads and self._enough:
-            committed = self.leader.committed(self.own_end)
-            if committed > self.high_watermark:
-                self._commit(committed)
+        if self.leads:
+            if size and self.append_listeners:
+                for listener in self.append_listeners:
+                    listener.on_append(size)
+            committed = self.leader.committed(self.own_end) if self.enough_in_sync else UNKNOWN
+        if committed <= self.high_watermark:
+            return
+        self.high_watermark = committed
+        # Not all of these bytes need be committed; a reader that is woken too early waits again.
+        size, self._uncommitted_bytes = self._uncommitted_bytes, 0
+        if self.high_watermark_listeners:
+            for reader in self.high_watermark_listeners:
+                reader.on_high_watermark(size)
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= committed:
+            waiters.popleft()[1].on_committed(self)
 
     @property
     def own_end(self) -> int:
         """How far this replica counts as having the log: where records are flushed before they are acknowledged, as far
         as the device has it."""
         return self.log.recovery_point if self._policy.synced else self.log.log_end
-
-    def _commit(self, offset: int) -> None:
-        self.high_watermark = offset
-        # Not all of these bytes need be committed; a reader that is woken too early waits again.
-        size, self._uncommitted_bytes = self._uncommitted_bytes, 0
-        if self.high_watermark_listeners:
-            for listener in self.high_watermark_listeners:
-                listener.on_high_watermark(size)
-        waiters = self._waiters
-        while waiters and waiters[0][0] <= offset:
-            waiters.popleft()[1].on_committed(self)
 
     def await_committed(self, offset: int, waiter: DelayedByCommit) -> None:
         """Tell the waiter when the high watermark has reached the offset. They come in order of offset."""
@@ -291,15 +308,6 @@ class Partition:
             listener.on_high_watermark(0)
         for append_listener in list(self.append_listeners):
             append_listener.on_append(0)
-
-    # What a follower's log has come to.
-
-    def replicated(self, size: int, committed: int) -> None:
-        """So many bytes were copied from the leader, and it has committed up to there."""
-        self._uncommitted_bytes += size
-        if committed > self.high_watermark:
-            self._commit(committed)
-            self.log.transactions.last_stable(committed)  # which forgets what is settled
 
     def end_moved_back(self) -> None:
         self.log.drop_empty_epochs()

@@ -1,4 +1,4 @@
-"""Following: for every broker that leads a partition we hold, one loop that fetches from it.
+"""Replica fetchers: for every broker that leads a partition we hold, one loop that fetches from it.
 
 Who speaks: we ask the leader over a connection of our own (Fetch, as a replica); asking for an offset tells it that we
 have everything before. What is durable: what we appended, as far as our disk is (replication is the safety, not the
@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from ottla.config.broker_config import BrokerConfig, LiveConfig
 from ottla.errors import BadFrame, ErrorCode, Fault, Refused
 from ottla.log.damage import Gap
 from ottla.log.segment import Segment
 from ottla.log.truncation import quarantine_tail
+from ottla.net.outbound import OutboundConnection
 from ottla.replication import gaps
 from ottla.replication.fetch_plan import FetchPlan, Request
 from ottla.replication.leader import truncation_offset
 from ottla.replication.partition import Partition
 from ottla.replication.throttle import Throttle
-from ottla.runtime import Buffer, Handle, Runtime
+from ottla.runtime import Handle, Runtime
 from ottla.wire.apis import FETCH
 from ottla.wire.fetch import PartitionFetched
 from ottla.wire.replica_fetch import VERSION, FetchParams, decode_response, encode_request
@@ -53,26 +54,7 @@ _NOT_YET: Final = frozenset(
 """One of us has not heard yet who leads. Nothing to worry about."""
 
 
-class Link(Protocol):
-    """A connection to the leader, on which we are known."""
-
-    def call_raw(
-        self, api_key: int, version: int, buffers: Sequence[Buffer], timeout_s: float
-    ) -> asyncio.Future[memoryview]: ...
-
-    def close(self) -> None: ...
-
-
-class Settings(NamedTuple):
-    broker_id: int
-    wait_ms_max: int = 500
-    bytes_min: int = 1
-    bytes_max: int = 10_485_760
-    partition_bytes_max: int = 1_048_576
-    backoff_ms_max: int = 1000
-
-
-class Surroundings(Protocol):
+class FetcherContext(Protocol):
     """What a follower needs of its broker."""
 
     @property
@@ -81,7 +63,7 @@ class Surroundings(Protocol):
     @property
     def follower_throttle(self) -> Throttle: ...
 
-    async def open_link(self, broker_id: int) -> Link: ...
+    async def open_link(self, broker_id: int) -> OutboundConnection: ...
 
     async def sync(self, partition: Partition) -> None:
         """Return when the device has what was appended."""
@@ -100,19 +82,19 @@ class Asked(NamedTuple):
     answer: asyncio.Future[memoryview]
 
 
-class Follower:
+class ReplicaFetcher:
     """The loop that fetches from one leader."""
 
-    def __init__(self, leader_id: int, runtime: Runtime, around: Surroundings, settings: Settings) -> None:
+    def __init__(self, leader_id: int, runtime: Runtime, context: FetcherContext, config: BrokerConfig) -> None:
         self.leader_id = leader_id
         self._runtime = runtime
-        self._around = around
-        self._settings = settings
+        self._context = context
+        self._config = config
         self._plan = FetchPlan(
-            partition_bytes_max=settings.partition_bytes_max, backoff_s_max=settings.backoff_ms_max / 1000
+            partition_bytes_max=config.replica_fetch_max_bytes, backoff_s_max=config.replica_fetch_backoff_ms / 1000
         )
         self._news = asyncio.Event()
-        self._link: Link | None = None
+        self._link: OutboundConnection | None = None
         self._heard_at: float | None = None
         self._task = runtime.spawn(self._run(), name=f"follow broker {leader_id}")
 
@@ -141,7 +123,7 @@ class Follower:
         while True:
             told = True
             try:
-                self._link = await self._around.open_link(self.leader_id)
+                self._link = await self._context.open_link(self.leader_id)
                 if failures:
                     log.info("following broker %d again, after %.1f s", self.leader_id, self._runtime.now() - since)
                 pause, failures, self._heard_at = RECONNECT_SECONDS_MIN, 0, self._runtime.now()
@@ -161,14 +143,14 @@ class Follower:
             await asyncio.sleep(pause * (0.5 + self._runtime.random.random() / 2))
             pause = min(pause * 2, RECONNECT_SECONDS_MAX)
 
-    async def _fetch(self, link: Link) -> None:
+    async def _fetch(self, link: OutboundConnection) -> None:
         """Ask and take, until something fails. At most one request is behind the one that is parked."""
         asked: Asked | None = None
         following: Asked | None = None
-        epoch = self._around.broker_epoch
+        epoch = self._context.broker_epoch
         try:
             while True:
-                if self._around.broker_epoch != epoch:
+                if self._context.broker_epoch != epoch:
                     return  # registered anew: in a session the leader would hear of it only for partitions with news
                 if asked is None:
                     asked = self._ask(link, await self._prepare())
@@ -190,25 +172,26 @@ class Follower:
                 if each is not None and not each.answer.cancel() and not each.answer.cancelled():
                     each.answer.exception()  # what the other one met is known
 
-    def _ask(self, link: Link, now: float) -> Asked | None:
+    def _ask(self, link: OutboundConnection, now: float) -> Asked | None:
         self._news.clear()
         request = self._plan.request(now)
         if request is None:
             return None
-        wait_s = self._settings.wait_ms_max / 1000
+        wait_s = self._config.replica_fetch_wait_max_ms / 1000
         answer = link.call_raw(FETCH, VERSION, [self._encoded(request)], wait_s + ANSWER_SECONDS)
         answer.add_done_callback(lambda _: self._news.set())
         return Asked(request.number, answer)
 
     def _encoded(self, request: Request) -> bytes:
-        settings = self._settings
-        wait_ms = settings.wait_ms_max
+        config = self._config
+        wait_ms = config.replica_fetch_wait_max_ms
         deadline = self._plan.deadline()
         if deadline is not None:  # somebody comes back before that
             wait_ms = min(wait_ms, max(int((deadline - self._runtime.now()) * 1000), 1))
         wanted = FetchParams(
-            settings.broker_id, self._around.broker_epoch, wait_ms, settings.bytes_min, settings.bytes_max
-        )
+            config.broker_id, self._context.broker_epoch, wait_ms, config.replica_fetch_min_bytes,
+            config.replica_fetch_response_max_bytes,
+        )  # fmt: skip
         return encode_request(wanted, request.session_id, request.session_epoch, request.topics, request.forgotten)
 
     async def _rest(self) -> None:
@@ -234,7 +217,17 @@ class Follower:
             if count % TURN_PARTITIONS == TURN_PARTITIONS - 1:
                 await asyncio.sleep(0)
             try:
-                await self._take_one(partition, fetched)
+                records = fetched.records
+                damaged = len(records) and gaps.unsettled(partition) is not None
+                if fetched.error or fetched.diverging is not None or damaged:
+                    await self._realign(partition, fetched)
+                else:
+                    assert isinstance(records, memoryview)
+                    now_ms = self._runtime.wall_ms()
+                    dropped = partition.replicate(records, fetched.high_watermark, fetched.log_start, now_ms)
+                    gaps.compare_start(partition, fetched.log_start)
+                    if dropped:
+                        await self._context.was_cut(partition, dropped)
                 self._plan.took(partition)
             except (Refused, Fault) as failure:
                 if not isinstance(failure, Refused) or failure.code not in _NOT_YET:
@@ -249,12 +242,12 @@ class Follower:
         """Catching up must leave room for everybody else (KIP-73)."""
         if size and _throttled(partition):
             now = self._runtime.now()
-            self._around.follower_throttle.spend(size, now)
+            self._context.follower_throttle.spend(size, now)
             self._hold_back(partition, now)
 
     def _hold_back(self, partition: Partition, now: float) -> None:
         """Let it rest while there is nothing to spend: not for long, since the throttle may be lifted meanwhile."""
-        throttle = self._around.follower_throttle
+        throttle = self._context.follower_throttle
         if _throttled(partition) and not throttle.ready(now):
             self._plan.rest(partition, min(throttle.free_at, now + THROTTLED_SECONDS_MAX))
 
@@ -270,7 +263,7 @@ class Follower:
             partitions = self._plan.unsynced(now)
             if not partitions:
                 return now
-            outcomes = await asyncio.gather(*map(self._around.sync, partitions), return_exceptions=True)
+            outcomes = await asyncio.gather(*map(self._context.sync, partitions), return_exceptions=True)
             for partition, outcome in zip(partitions, outcomes, strict=True):
                 if isinstance(outcome, Fault | Refused):
                     log.error("%s cannot be synced: %s", partition, outcome)
@@ -278,7 +271,8 @@ class Follower:
                 elif outcome is not None:
                     raise outcome
 
-    async def _take_one(self, partition: Partition, fetched: PartitionFetched) -> None:
+    async def _realign(self, partition: Partition, fetched: PartitionFetched) -> None:
+        """The leader has not sent what follows in our log: it says why not; or something is missing here."""
         now_ms = self._runtime.wall_ms()
         if fetched.missing is not None:
             gap = gaps.pass_over(partition, Gap(*fetched.missing), now_ms)
@@ -293,17 +287,9 @@ class Follower:
             kept = await self._keep_aside(partition, truncation_offset(partition.log, *fetched.diverging))
             dropped = partition.follower.truncate(*fetched.diverging, now_ms)
             self._tell_cut(partition, before, committed, kept)
-            await self._around.was_cut(partition, dropped)
-        elif gaps.unsettled(partition) is not None and len(fetched.records):
-            self._around.make_whole(partition)
+            await self._context.was_cut(partition, dropped)
         else:
-            assert isinstance(fetched.records, memoryview)
-            if fetched.records:
-                partition.follower.watermark_known = False  # how far that is committed the leader knows before us
-            dropped = partition.follower.replicate(fetched.records, fetched.high_watermark, fetched.log_start, now_ms)
-            gaps.compare_start(partition, fetched.log_start)
-            if dropped:
-                await self._around.was_cut(partition, dropped)
+            self._context.make_whole(partition)
 
     async def _keep_aside(self, partition: Partition, offset: int) -> str:
         """Nothing is cut in silence that may have been acknowledged: a copy of it stays. The names of the copies."""
@@ -354,7 +340,7 @@ class Follower:
             "%s: broker %d has nothing at %d any more; beginning anew at %d",
             partition, self.leader_id, partition.log.log_end, log_start,
         )  # fmt: skip
-        await self._around.was_cut(partition, partition.follower.restart_at(log_start, now_ms))
+        await self._context.was_cut(partition, partition.follower.restart_at(log_start, now_ms))
 
 
 def _knows_committed(partition: Partition) -> bool:
@@ -367,14 +353,14 @@ def _throttled(partition: Partition) -> bool:
     return partition.policy.follower_throttled and partition.broker_id not in partition.in_sync
 
 
-class Following:
+class ReplicaFetcherManager:
     """All loops of one broker: each partition is followed at its leader, and nowhere else."""
 
-    def __init__(self, runtime: Runtime, around: Surroundings, settings: Callable[[], Settings]) -> None:
+    def __init__(self, runtime: Runtime, context: FetcherContext, config: LiveConfig) -> None:
         self._runtime = runtime
-        self._around = around
-        self._settings = settings
-        self._by_leader: dict[int, Follower] = {}
+        self._context = context
+        self._config = config
+        self._by_leader: dict[int, ReplicaFetcher] = {}
         self._leader_of: dict[Partition, int] = {}
         self._started = False
 
@@ -391,21 +377,22 @@ class Following:
         if leader_id is None:
             return
         self._leader_of[partition] = leader_id
-        follower = self._by_leader.get(leader_id)
-        if follower is None:
-            follower = self._by_leader[leader_id] = Follower(leader_id, self._runtime, self._around, self._settings())
-        follower.add(partition)
+        fetcher = self._by_leader.get(leader_id)
+        if fetcher is None:
+            fetcher = ReplicaFetcher(leader_id, self._runtime, self._context, self._config.current)
+            self._by_leader[leader_id] = fetcher
+        fetcher.add(partition)
 
     def _leave(self, leader_id: int, partition: Partition) -> None:
-        follower = self._by_leader[leader_id]
-        follower.remove(partition)
-        if not len(follower):
+        fetcher = self._by_leader[leader_id]
+        fetcher.remove(partition)
+        if not len(fetcher):
             del self._by_leader[leader_id]
-            self._runtime.spawn(follower.stop(), name=f"stop following broker {leader_id}")
+            self._runtime.spawn(fetcher.stop(), name=f"stop following broker {leader_id}")
 
     async def stop(self) -> None:
         self._started = False
-        followers, self._by_leader = list(self._by_leader.values()), {}
+        fetchers, self._by_leader = list(self._by_leader.values()), {}
         self._leader_of.clear()
-        for follower in followers:
-            await follower.stop()
+        for fetcher in fetchers:
+            await fetcher.stop()

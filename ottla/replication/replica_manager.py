@@ -19,6 +19,8 @@ from ottla.config.broker_config import LiveConfig
 from ottla.errors import ErrorCode, Fault, Refused, StorageFault
 from ottla.log import checkpoints
 from ottla.log.segment import Segment
+from ottla.net.outbound import OutboundConnection
+from ottla.replication.deletion import SegmentDeletion, TopicDeletion
 from ottla.replication.doubt import WHOLE_WAIT_SECONDS
 from ottla.replication.fetch_sessions import FollowerPartition
 from ottla.replication.flush import Flusher
@@ -26,11 +28,9 @@ from ottla.replication.gaps import unsettled
 from ottla.replication.isr import IsrManager
 from ottla.replication.partition import Partition
 from ottla.replication.ports import Peers
-from ottla.replication.replica_fetcher import Following, Link, Settings
+from ottla.replication.replica_fetcher import ReplicaFetcherManager
 from ottla.replication.replicas import STRAY, Replicas
-from ottla.replication.segment_deletion import SegmentDeletion
 from ottla.replication.throttle import Throttle
-from ottla.replication.topic_deletion import TopicDeletion
 from ottla.replication.waits import DelayedOperations
 from ottla.runtime import Handle, Runtime
 
@@ -74,7 +74,7 @@ class ReplicaManager:
         self._isr = isr
         self._segment_deletion = segment_deletion
         self._broker_id = config.current.broker_id
-        self._fetchers = Following(runtime, self, self._settings)
+        self._fetchers = ReplicaFetcherManager(runtime, self, config)
         self._started = False
         self._unhosted: set[bytes] = set()
         self._hosting: Handle | None = None
@@ -270,36 +270,23 @@ class ReplicaManager:
             return set(partition.replicas) - {self._broker_id}
         return {*partition.in_sync, *(partition.leader.proposed or ())} - {self._broker_id}
 
-    def _settings(self) -> Settings:
-        config = self._config.current
-        return Settings(
-            broker_id=config.broker_id,
-            wait_ms_max=config.replica_fetch_wait_max_ms,
-            bytes_min=config.replica_fetch_min_bytes,
-            bytes_max=config.replica_fetch_response_max_bytes,
-            partition_bytes_max=config.replica_fetch_max_bytes,
-            backoff_ms_max=config.replica_fetch_backoff_ms,
-        )
-
     # What a replica fetcher needs.
 
     @property
     def broker_epoch(self) -> int:
         return self.replicas.broker_epoch
 
-    async def open_link(self, broker_id: int) -> Link:
+    async def open_link(self, broker_id: int) -> OutboundConnection:
         return await self._peers.open(broker_id)
 
     async def sync(self, partition: Partition) -> None:
         await self.flusher.sync(partition)
 
     async def was_cut(self, partition: Partition, dropped: list[Segment]) -> None:
-        if dropped:
-            self._segment_deletion.schedule(dropped, partition.log.config.file_delete_delay_ms)
-        for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.CLEANED):
-            write = self.replicas.checkpoint(name)
-            if write is not None:
-                await self._runtime.offload(write)
+        self._segment_deletion.schedule(dropped, partition.log.config.file_delete_delay_ms)
+        await self.replicas.save_checkpoints(
+            checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.CLEANED
+        )
 
     def make_whole(self, partition: Partition) -> None:
         """Its leader has what is missing here."""

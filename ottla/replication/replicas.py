@@ -21,10 +21,10 @@ from ottla.log import checkpoints, scrub_schedule
 from ottla.log.evidence import NOT_KNOWN
 from ottla.log.partition_log import PartitionLog
 from ottla.log.quarantine import quarantine_file
+from ottla.replication.admission import append_policy, log_config
 from ottla.replication.leader import NO_EPOCH
 from ottla.replication.partition import NO_LEADER, Partition
 from ottla.replication.partition_directory import Key, has_log, partition_of, topic_id_of
-from ottla.replication.topic_settings import append_policy, log_config
 from ottla.runtime import Runtime
 
 log = logging.getLogger("ottla.replicas")
@@ -78,7 +78,7 @@ class Replicas:
         """The data directory is an older one, which somebody put back: every log may lack what was written since."""
         self.broker_epoch = NO_EPOCH
         """The registration of this broker; nothing is led before there is one, nor what was led under another."""
-        self._expelled = False
+        self._session_expired = False
         self.on_write_refused: Callable[[Partition, StorageFault], object] = lambda partition, fault: None
         """Told when the disk refuses an append."""
         self._written: dict[str, dict[Key, int]] = {}  # what each file says; none while it is not known
@@ -267,18 +267,18 @@ class Replicas:
             partition = self._open(topic, index)
             self._take_in(partition)
         if state.initialized:
-            reigns = state.broker_epoch == self.broker_epoch and not self._expelled
-            partition.become(state, leads=state.leader == self._broker_id and reigns)
+            current = state.broker_epoch == self.broker_epoch and not self._session_expired
+            partition.become(state, leads=state.leader == self._broker_id and current)
         return partition
 
     def registered(self, broker_epoch: int) -> None:
         self.broker_epoch = broker_epoch
-        self._expelled = False
+        self._session_expired = False
 
-    def expelled(self) -> None:
+    def session_expired(self) -> None:
         """The registration has ended: whatever was led under it, others lead by now or will soon. Who goes on answering
         as their leader refuses producers what the real one would take, in words that are final."""
-        self._expelled = True
+        self._session_expired = True
         for partition in self:
             if partition.leads or partition.doubt is not None:
                 partition.step_down()
@@ -419,10 +419,13 @@ class Replicas:
 
     def write_checkpoints(self) -> None:
         """All that changed. Blocks."""
-        for name in CHECKPOINTS:
-            write = self.checkpoint(name)
-            if write is not None:
-                write()
+        for write in filter(None, map(self.checkpoint, CHECKPOINTS)):
+            write()
+
+    async def save_checkpoints(self, *names: str) -> None:
+        """Those of these that changed, beside the loop."""
+        for write in filter(None, [self.checkpoint(name) for name in names]):
+            await self._runtime.offload(write)
 
     def _begin_anew(self, key: Key) -> None:
         """A log is about to make its directory. What the checkpoints tell under its name, until they are next written,

@@ -35,6 +35,7 @@ class _First(NamedTuple):
     epoch: int
     sequence: int
     code: ErrorCode
+    message: str | None
     told: int = 0
     """How many behind it were told so."""
 
@@ -82,13 +83,14 @@ class SequenceGate:
                 return
         self._miss(header, self._producers.expected(header.producer_id, header.producer_epoch))
 
-    def refused(self, view: memoryview, code: ErrorCode) -> None:
-        """A batch was refused. If it is for the moment only, those behind it must not take its place."""
+    def refused(self, view: memoryview, refused: Refused, header: batch.BatchHeader | None = None) -> None:
+        """A batch was refused. If it is for the moment only, those behind it must not take its place. `header`: as it
+        was sent, if it was read before; it may have been stamped since."""
         try:
-            header = batch.check_produced(view)
+            header = header or batch.check_produced(view)
         except Refused:
             return  # of no producer that we would know again
-        if header.producer_id < 0 or code not in RETRIABLE:
+        if header.producer_id < 0 or refused.code not in RETRIABLE:
             return
         expected = self._producers.expected(header.producer_id, header.producer_epoch)
         first = self._firsts.get(header.producer_id)
@@ -96,12 +98,12 @@ class SequenceGate:
             missing = expected is None or first.sequence >= expected
             if missing and first.sequence < header.base_sequence:
                 return  # this one is behind it
-        self._note(header, header.base_sequence, code)
+        self._note(header, header.base_sequence, refused.code, refused.message)
 
-    def _note(self, header: batch.BatchHeader, sequence: int, code: ErrorCode) -> None:
+    def _note(self, header: batch.BatchHeader, sequence: int, code: ErrorCode, message: str | None = None) -> None:
         if len(self._firsts) >= PRODUCERS_MAX:
             del self._firsts[next(iter(self._firsts))]
-        self._firsts[header.producer_id] = _First(header.producer_epoch, sequence, code)
+        self._firsts[header.producer_id] = _First(header.producer_epoch, sequence, code, message)
 
     def _check(self, header: batch.BatchHeader, expected: int | None) -> None:
         """Refuse a batch if the one that is expected was refused."""
@@ -110,7 +112,7 @@ class SequenceGate:
             return
         if first.told < BEHIND_MAX and (expected is None or expected == first.sequence):
             self._firsts[header.producer_id] = first._replace(told=first.told + 1)
-            raise OutOfTurn(first.code, "the batch before this one was refused, and has to come first")
+            raise OutOfTurn(first.code, first.message or "the batch before this one was refused, and has to come first")
 
     def _miss(self, header: batch.BatchHeader, expected: int | None) -> None:
         """The one before it did not come here: refuse it as the predecessor will have refused that one; but not for

@@ -8,8 +8,8 @@
 
 A partition tells those who wait at it what happened (`DelayedByCommit`, `HighWatermarkListener`, `AppendListener`).
 That changes their state and marks those that have all they waited for; nothing is answered there. The marked ones are
-answered when the requests of one read have been served (`net.server` calls `complete_due`), or, where the cause was
-none, in the next turn of the loop. A Fetch waits for the end of the turn in any case, since more may be appended in it.
+answered when the requests of one read have been served (`net.connection` calls `complete_due`), or, where the cause was
+none, in the next iteration of the loop. A Fetch waits for that in any case, since more may be appended before.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class DelayedOperations:
     def __init__(self, runtime: Runtime) -> None:
         self.due: list[DelayedOperation] = []
         """Those that are to be answered; looked at after every read of a connection."""
-        self._due_at_end_of_turn: list[DelayedOperation] = []
+        self._due_next: list[DelayedOperation] = []
+        """Those that are answered in the next iteration of the loop."""
         self._runtime = runtime
         self._deadlines: list[tuple[float, int, Expiring]] = []
         self._parked = 0
@@ -95,17 +96,13 @@ class DelayedOperations:
         if deadline < self._timer_at:
             self._arm(deadline)
 
-    def mark(self, operation: DelayedOperation) -> None:
-        """It has what it waited for: answer it as soon as what is being served now has been served."""
-        if not self.due:
-            self._runtime.call_soon(self.complete_due)
-        self.due.append(operation)
-
-    def mark_at_end_of_turn(self, operation: DelayedOperation) -> None:
-        """As `mark`, but more may come for it in this turn of the loop."""
-        if not self._due_at_end_of_turn:
-            self._runtime.call_soon(self._end_turn)
-        self._due_at_end_of_turn.append(operation)
+    def mark(self, operation: DelayedOperation, *, next_iteration: bool = False) -> None:
+        """It has what it waited for: answer it as soon as what is being served now has been served. Or in the next
+        iteration of the loop, if more may come for it in this one."""
+        due = self._due_next if next_iteration else self.due
+        if not due:
+            self._runtime.call_soon(self.complete_due, next_iteration)
+        due.append(operation)
 
     def unpark(self, operation: Expiring) -> None:
         """It does not wait any more. It stays among the deadlines until its own, unless there are too many of them."""
@@ -116,14 +113,17 @@ class DelayedOperations:
             heapify(self._deadlines)
             self._finished = 0
 
-    def complete_due(self) -> None:
+    def complete_due(self, next_iteration: bool = False) -> None:
+        if next_iteration:
+            self.due += self._due_next
+            self._due_next = []
         while self.due:
             due, self.due = self.due, []
-            _complete(due)
-
-    def _end_turn(self) -> None:
-        due, self._due_at_end_of_turn = self._due_at_end_of_turn, []
-        _complete(due)
+            for operation in due:
+                try:
+                    operation.complete()
+                except Exception as failure:  # others wait for their answers
+                    log.error("%s cannot be answered", type(operation).__name__, exc_info=failure)
 
     # Deadlines.
 
@@ -148,11 +148,3 @@ class DelayedOperations:
                 log.error("%s cannot be expired", type(operation).__name__, exc_info=failure)
         if deadlines:
             self._arm(deadlines[0][0])
-
-
-def _complete(due: list[DelayedOperation]) -> None:
-    for operation in due:
-        try:
-            operation.complete()
-        except Exception as failure:  # others wait for their answers
-            log.error("%s cannot be answered", type(operation).__name__, exc_info=failure)

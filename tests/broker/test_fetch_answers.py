@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.broker import Broker
-from ottla.broker.handlers.delayed_fetch import MISSES_MAX
+from ottla.broker.handlers.fetch_reader import MISSES_MAX
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode
 from ottla.replication.partition import ACKS_ALL, Partition

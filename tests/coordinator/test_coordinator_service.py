@@ -132,7 +132,7 @@ def test_a_broker_with_an_expired_session_does_not_answer_from_its_shard(tmp_pat
         async with brokers(tmp_path, 1, **SETTINGS) as (broker,), Client.to(broker) as client:
             await coordinating(broker)
             assert await commit(client, 5) == ErrorCode.none
-            broker.replicas.expelled()
+            broker.replicas.session_expired()
             assert broker.cluster.has_session_lease
             assert (await fetch(client))[0] == ErrorCode.not_coordinator
 

@@ -117,7 +117,7 @@ class World:
             return
         piece = leading.read_tail(offset, 1 << 20, leader_epoch=epoch, whole_first_batch=True)
         data = memoryview(bytes(piece.load()) if piece is not None else b"")
-        follower.follower.replicate(data, leading.high_watermark, leading.log.log_start, NOW_MS)
+        follower.replicate(data, leading.high_watermark, leading.log.log_start, NOW_MS)
 
     def do_check(self, passed: str) -> None:
         self.now += float(passed.removesuffix("s"))

@@ -45,7 +45,7 @@ def test_the_one_that_has_most_leads_with_all_that_are_like_it():
 @pytest.mark.parametrize(
     ("offset", "epoch", "log_start"),
     [(9, 4, 0), (12, 3, 0), (12, 4, 6)],
-    ids=["ends before", "an older reign", "lacks the same"],
+    ids=["ends before", "an older leader epoch", "lacks the same"],
 )
 def test_who_does_not_reach_what_is_proven_does_not_lead(offset, epoch, log_start):
     doubt = Doubt(Position(4, 10), 5, wait_for_all=True)
@@ -121,7 +121,7 @@ def doubtful(**state) -> Partition:
     return partition
 
 
-def test_clients_and_followers_are_turned_away_meanwhile():
+def test_clients_and_followers_are_refused_meanwhile():
     partition = doubtful()
     assert partition.doubt is not None
     for act in (lambda: partition.append(batch(b"b"), ACKS_ALL, NOW_MS), lambda: partition.check_leads(1)):
@@ -156,7 +156,7 @@ def test_there_is_no_doubt_where_the_controller_knows_of_another_or_there_is_non
     assert doubtful(**state).leads
 
 
-def test_it_ends_with_the_reign():
+def test_it_ends_with_the_leader_epoch():
     partition = doubtful()
     partition.become(State((1, 2, 3), 2, 2, (2,), 2))
     assert partition.doubt is None
@@ -202,11 +202,11 @@ def provisional() -> Partition:
     for value in (b"a", b"b"):
         partition.append(batch(value), ACKS_ALL, NOW_MS)
     partition.end_known = False
-    reign = State((1, 2, 3), 1, 1, (1,), 1, last_leader=1)
+    state = State((1, 2, 3), 1, 1, (1,), 1, last_leader=1)
     partition.last_leader = 1
-    partition.become(reign)
+    partition.become(state)
     assert resolve(partition, 0.0, WAIT, everybody, nobody)
-    partition.become(reign)
+    partition.become(state)
     assert partition.leads
     return partition
 
@@ -218,7 +218,7 @@ def test_who_leads_since_nobody_else_was_there_gives_way_to_a_follower_that_has_
     assert shows_more(partition, 2, 7, 3, 0, 0)
     assert not partition.leads
     assert partition.doubt is not None
-    assert partition.log.latest_epoch == 0, "nobody was ever told of a record of this reign"
+    assert partition.log.latest_epoch == 0, "nobody was ever told of a record of this leader epoch"
     with pytest.raises(Refused):
         partition.append(batch(b"c"), ACKS_ALL, NOW_MS)
     assert not resolve(partition, 0.0, WAIT, everybody, lambda replica: replica == 2)

@@ -37,7 +37,7 @@ def lead(partition: Partition, epoch: int) -> None:
 def grow(partition: Partition) -> None:
     data = bytearray(build_batch([Record(0, NOW_MS, None, b"x")]))
     data[:8] = partition.log.log_end.to_bytes(8, "big")
-    partition.follower.replicate(memoryview(data), 0, 0, NOW_MS)
+    partition.replicate(memoryview(data), 0, 0, NOW_MS)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_partition_whose_log_begins_elsewhere_now_is_named_again(plan):
         grow(partition)
     plan.add(partition)
     assert named(plan) == [0]
-    partition.follower.replicate(memoryview(b""), 2, 1, NOW_MS)
+    partition.replicate(memoryview(b""), 2, 1, NOW_MS)
     assert taken(plan, answer(0)) == [0]
     request = plan.request(0.0)
     assert request is not None
@@ -134,7 +134,7 @@ def test_an_answer_from_another_position_belongs_to_nobody(plan):
     assert named(plan) == [0]
 
 
-def test_an_answer_from_another_reign_belongs_to_nobody(plan):
+def test_a_response_of_another_leader_epoch_is_dropped(plan):
     partition = replica(0)
     plan.add(partition)
     named(plan)
@@ -144,15 +144,15 @@ def test_an_answer_from_another_reign_belongs_to_nobody(plan):
     assert named(plan) == [0]
 
 
-def test_an_answer_from_another_reign_belongs_to_nobody_though_it_was_asked_again_meanwhile(plan):
+def test_a_response_of_another_leader_epoch_is_dropped_though_it_was_asked_again_meanwhile(plan):
     partition = replica(0, epoch=5)
     plan.add(partition)
     opening = sent(plan)
     assert taken(plan, answer(0), opening) == [0]
     grow(partition)
     plan.took(partition)
-    parked = sent(plan)  # in reign 5
-    plan.remove(partition)  # another broker leads in reign 6
+    parked = sent(plan)  # in leader epoch 5
+    plan.remove(partition)  # another broker leads in leader epoch 6
     lead(partition, 7)
     plan.add(partition)
     behind = sent(plan)

@@ -45,7 +45,7 @@ def state(leader: int, epoch: int) -> State:
     return State((1, 2, 3), leader, epoch, (leader,), epoch, last_leader=leader)
 
 
-def reign(leader: Partition, *followers: Partition, epoch: int) -> None:
+def lead(leader: Partition, *followers: Partition, epoch: int) -> None:
     for each in (leader, *followers):
         each.become(state(leader.broker_id, epoch))
     leader.doubt = None
@@ -75,7 +75,7 @@ def follow(follower: Partition, leader: Partition) -> None:
                 follower.follower.copy_anew(NOW_MS)
                 continue
             else:
-                follower.follower.replicate(memoryview(data), leader.high_watermark, leader.log.proven_start, NOW_MS)
+                follower.replicate(memoryview(data), leader.high_watermark, leader.log.proven_start, NOW_MS)
                 gaps.compare_start(follower, leader.log.proven_start)
         if follower.follower.position() == position:
             return
@@ -98,13 +98,13 @@ def readable(partition: Partition) -> set[int]:
 def cluster() -> tuple[Partition, Partition, Partition]:
     """1 and 2 have 0..9; 3, which led last, has lost its disk, and knows that it had 0..13."""
     first, second, third = replica(1), replica(2), replica(3)
-    reign(third, first, second, epoch=0)
+    lead(third, first, second, epoch=0)
     write(third, 10)
     follow(first, third)
     follow(second, third)
     write(third, 4)
     lost = replica(3, high_watermark=END)
-    reign(lost, first, second, epoch=1)
+    lead(lost, first, second, epoch=1)
     return first, second, lost
 
 
@@ -117,7 +117,7 @@ def test_followers_keep_what_their_leader_lost_and_one_of_them_leads(cluster):
         assert follower.log.damage.missing == ((10, 14),)
         assert follower.log.log_end == third.log.log_end
     assert wanted_isr(third) == {1, 2}
-    reign(first, second, third, epoch=2)
+    lead(first, second, third, epoch=2)
     write(first, 1)
     for follower in (second, third):
         follow(follower, first)
@@ -134,7 +134,7 @@ def test_what_one_of_them_lacks_besides_it_copies_from_the_one_that_has_it(clust
     follow(second, third)
     assert second.log.damage.missing == ((6, 14),)
     assert wanted_isr(third) == {1}
-    reign(first, second, third, epoch=2)
+    lead(first, second, third, epoch=2)
     for follower in (second, third):
         follow(follower, first)
         assert readable(follower) == {*range(10), 14}
@@ -147,7 +147,7 @@ def test_a_leader_that_has_all_is_copied_from_by_one_that_passed_over_it(cluster
     whole = replica(2)
     whole.become(state(2, 0))
     write(whole, 15)
-    reign(whole, first, epoch=2)
+    lead(whole, first, epoch=2)
     follow(first, whole)
     assert first.log.damage is None
     assert readable(first) == set(range(15))
@@ -155,7 +155,7 @@ def test_a_leader_that_has_all_is_copied_from_by_one_that_passed_over_it(cluster
 
 def test_a_gap_that_was_given_up_deletes_nothing_elsewhere():
     first, third = replica(1), replica(3)
-    reign(third, first, epoch=0)
+    lead(third, first, epoch=0)
     write(third, 10)
     follow(first, third)
     disk = SimDisk(Random(3))
@@ -163,7 +163,7 @@ def test_a_gap_that_was_given_up_deletes_nothing_elsewhere():
     assert accept_loss(disk, PATH) == ((0, END),)
     third = replica(3, disk, high_watermark=END)
     assert (third.log.log_start, third.log.proven_start) == (END, 0)
-    reign(third, first, epoch=1)
+    lead(third, first, epoch=1)
     write(third, 2)
     follow(first, third)
     assert readable(first) == {*range(10), 14, 15}
@@ -172,7 +172,7 @@ def test_a_gap_that_was_given_up_deletes_nothing_elsewhere():
     again = PartitionLog.open(first.log.disk, PATH, CONFIG, high_watermark=16, now_ms=NOW_MS)
     assert (again.damage, again.log_end) == (None, 16), "it is remembered"
     empty = replica(2)
-    reign(third, first, empty, epoch=2)
+    lead(third, first, empty, epoch=2)
     follow(empty, third)
     assert readable(empty) == {14, 15}
     assert empty.log.damage is None
@@ -180,7 +180,7 @@ def test_a_gap_that_was_given_up_deletes_nothing_elsewhere():
 
 def test_a_leader_whose_log_start_is_a_guess_learns_from_its_followers_that_it_lost_the_first_segment():
     first, third = replica(1), replica(3)
-    reign(third, first, epoch=0)
+    lead(third, first, epoch=0)
     write(third, 12)
     follow(first, third)
     second = third.log.segments[1].base_offset
@@ -189,28 +189,28 @@ def test_a_leader_whose_log_start_is_a_guess_learns_from_its_followers_that_it_l
             third.log.disk.remove(f"{PATH}/{name}")
     third = replica(3, third.log.disk)
     assert (third.log.log_start, third.log.proven_start, third.log.damage) == (second, 0, None)
-    reign(third, first, epoch=1)
+    lead(third, first, epoch=1)
     write(third, 1)
     follow(first, third)
     assert readable(first) == set(range(13)), "nobody deletes anything because of a guess"
     assert third.log.damage is not None
     assert third.log.damage.missing == ((0, second),)
     assert wanted_isr(third) == {1}
-    reign(first, third, epoch=2)
+    lead(first, third, epoch=2)
     follow(third, first)
     assert readable(third) == set(range(13))
 
 
 def test_a_follower_whose_log_start_is_a_guess_learns_from_its_leader_that_it_lost_the_first_segment():
     first, third = replica(1), replica(3)
-    reign(third, first, epoch=0)
+    lead(third, first, epoch=0)
     write(third, 12)
     follow(first, third)
     for name in first.log.disk.listdir(PATH):
         if name.startswith(f"{0:020d}."):
             first.log.disk.remove(f"{PATH}/{name}")
     first = replica(1, first.log.disk)
-    reign(third, first, epoch=1)
+    lead(third, first, epoch=1)
     write(third, 1)
     follow(first, third)
     assert readable(first) == set(range(13))
@@ -225,7 +225,7 @@ def test_what_is_given_up_at_the_leader_is_no_damage_any_more_elsewhere(cluster)
     accept_loss(first.log.disk, PATH)
     accepted = replica(1, first.log.disk)
     follow(second, third)
-    reign(accepted, second, epoch=2)
+    lead(accepted, second, epoch=2)
     follow(second, accepted)
     assert second.log.damage is None
     assert second.log.given_up == ((10, 14),)
@@ -256,20 +256,20 @@ def test_a_broker_goes_on_without_what_only_it_could_have_remembered(cluster, ca
 def test_what_was_written_in_reigns_that_the_leader_has_lost_is_cut_nowhere():
     """An older copy of its directory knows nothing of later reigns, and its mark proves a later end."""
     first, third = replica(1), replica(3)
-    reign(third, first, epoch=0)
+    lead(third, first, epoch=0)
     write(third, 10)
     follow(first, third)
-    reign(first, third, epoch=1)
+    lead(first, third, epoch=1)
     write(first, 4)
     follow(third, first)
     disk = SimDisk(Random(7))
     older = replica(3, disk)
-    reign(older, epoch=0)
+    lead(older, epoch=0)
     write(older, 10)
     older.log.close()
     older = replica(3, disk, high_watermark=END)
     assert older.log.damage is not None
-    reign(older, first, epoch=3)
+    lead(older, first, epoch=3)
     write(older, 1)
     follow(first, older)
     assert readable(first) == set(range(15))

@@ -14,6 +14,7 @@ from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.runtime.disk import RealDisk
 from ottla.wire.batch import read_header
 from ottla.wire.records import Record, build_batch, iterate
+from tests.harness.full_disk import fill_disk
 
 NOW_MS = 1_790_000_000_000
 
@@ -99,7 +100,7 @@ def test_who_does_not_lead_takes_no_writes_and_serves_no_reads(partition):
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_what_comes_behind_a_batch_that_was_turned_away_is_turned_away_with_it(partition, known):
+def test_batches_behind_a_refused_batch_are_refused_with_the_same_error(partition, known):
     """Not told that it is out of order: librdkafka would number everything anew, and write some of it twice."""
     p = partition(leading())
     first = 1 if known else 0
@@ -128,7 +129,7 @@ def sent_by(partition, *sequences):
     return told
 
 
-def test_all_that_were_turned_away_come_back_in_their_order(partition):
+def test_refused_batches_are_taken_again_in_sequence_order(partition):
     p = partition(leading())
     away, none = ErrorCode.not_leader_or_follower, ErrorCode.out_of_order_sequence_number
     assert sent_by(p, 0) == [0]
@@ -137,13 +138,22 @@ def test_all_that_were_turned_away_come_back_in_their_order(partition):
     p.become(leading(in_sync=(1, 2), epoch=2))
     assert sent_by(p, 4, 5) == [away] * 2
     assert sent_by(p, 1, 2, 3, 4, 5) == [1, 2, 3, 4, 5]
-    # Later the same again: what was turned away before does not count any more.
+    # Later the same again: what was refused before does not count any more.
     p.become(leading(in_sync=(1, 2), leader=2, epoch=3))
     assert sent_by(p, 6) == [away]
     p.become(leading(in_sync=(1, 2), epoch=4))
     # A producer that has given up the first hears soon that it is missing.
     assert sent_by(p, 7, 7, 7, 7, 7) == [away] * 4 + [none]
     assert sent_by(p, 6, 7) == [6, 7]
+
+
+def test_batches_behind_one_that_a_full_disk_refused_are_refused_with_the_same_error(partition):
+    p = partition()
+    assert sent_by(p, 0) == [0]
+    disk = fill_disk(p)
+    assert sent_by(p, 1) == [ErrorCode.kafka_storage_error]
+    disk.full = False
+    assert sent_by(p, 2, 1, 2) == [ErrorCode.kafka_storage_error, 1, 2]
 
 
 def test_what_overtakes_a_batch_that_the_leader_before_has_refused_is_refused_too(partition):
@@ -193,7 +203,7 @@ def test_acks_all_needs_enough_replicas_in_sync_and_acks_one_does_not(partition)
     assert p.append(batch(b"a"), 1, NOW_MS).base_offset == 0
 
 
-def test_another_reign_is_refused_both_ways(partition):
+def test_requests_of_an_older_and_of_a_newer_leader_epoch_are_refused(partition):
     p = partition(leading(epoch=5))
     assert refusal(read, p, 0, leader_epoch=4) == ErrorCode.fenced_leader_epoch
     assert refusal(read, p, 0, leader_epoch=6) == ErrorCode.unknown_leader_epoch
@@ -317,7 +327,7 @@ def test_a_follower_whose_empty_log_begins_behind_our_end_has_nothing_of_ours(pa
     assert p.high_watermark == 5
 
 
-def test_a_follower_with_records_of_a_reign_that_never_was_is_told_to_drop_them(partition):
+def test_a_follower_with_records_of_a_leader_epoch_that_never_was_is_told_to_truncate(partition):
     p = partition(leading(in_sync=(1, 2)))
     p.append(batch(b"a"), 1, NOW_MS)
     assert p.leader.fetched_by(2, 8, 2, 70_000) == (0, 1)

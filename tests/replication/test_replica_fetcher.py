@@ -8,10 +8,11 @@ import logging
 import pytest
 
 from ottla.cluster.requests import TopicSpec
+from ottla.config.load import load_broker_config
 from ottla.errors import Fault, StorageFault
 from ottla.local.waiting import until
 from ottla.replication.partition import Partition
-from ottla.replication.replica_fetcher import Follower, Settings
+from ottla.replication.replica_fetcher import ReplicaFetcher
 from ottla.replication.throttle import Throttle
 from ottla.runtime.real import RealRuntime
 from ottla.wire import messages
@@ -24,6 +25,8 @@ from tests.harness.in_process import brokers, run
 from tests.replication.test_partition import NOW_MS, batch, leading, partition
 
 __all__ = ["partition"]
+
+CONFIG = load_broker_config(flags={"broker.id": "1"})
 
 
 def test_a_mistake_with_one_partition_keeps_back_no_other_and_is_over_when_it_is_mended(tmp_path):
@@ -68,7 +71,7 @@ class Leader:
         pass
 
 
-class Around:
+class Context:
     broker_epoch = 1
     follower_throttle = Throttle()
 
@@ -98,8 +101,8 @@ def test_a_leader_hears_of_nothing_that_it_may_count_on_only_when_it_is_on_the_d
         p.append(batch(b"a"), 1, NOW_MS)  # while it led itself, and never synced
         p.become(leading(in_sync=(1, 2), epoch=1, leader=2)._replace(partition_epoch=1))
         runtime, leader = RealRuntime(), Leader()
-        around = Around(leader)
-        follower = Follower(2, runtime, around, Settings(broker_id=1))
+        around = Context(leader)
+        follower = ReplicaFetcher(2, runtime, around, CONFIG)
         follower.add(p)
         await until(lambda: around.waiting)
         assert leader.asked == 0
@@ -162,7 +165,7 @@ def test_a_broker_whose_device_does_not_keep_what_was_cut_ends_itself(tmp_path, 
     run(test)
 
 
-class AroundCut(Around):
+class AroundCut(Context):
     async def was_cut(self, partition, dropped):
         pass
 
@@ -196,9 +199,9 @@ def test_a_cut_says_whether_anything_acknowledged_is_concerned_and_what_may_be_i
         p.become(leading(in_sync=in_sync, epoch=1, leader=2)._replace(partition_epoch=1, replicas=(1, 2)))
         p.high_watermark, p.follower.watermark_known = committed, known
         runtime = RealRuntime()
-        follower = Follower(2, runtime, AroundCut(Leader()), Settings(broker_id=1))
+        follower = ReplicaFetcher(2, runtime, AroundCut(Leader()), CONFIG)
         fetched = PartitionFetched(0, 0, 0, 0, 0, None, -1, memoryview(b""), diverging=(0, 3))
-        await follower._take_one(p, fetched)
+        await follower._realign(p, fetched)
         await follower.stop()
         await runtime.close()
 
@@ -215,27 +218,16 @@ def test_a_cut_says_whether_anything_acknowledged_is_concerned_and_what_may_be_i
 
 
 def test_how_far_the_records_of_another_leader_are_committed_is_not_known_for_certain(partition):
-    async def test():
-        p = partition()
-        p.append(batch(b"a"), 1, NOW_MS)
-        p.become(leading(in_sync=(1, 2), epoch=1, leader=2)._replace(partition_epoch=1))
-        runtime = RealRuntime()
-        follower = Follower(2, runtime, AroundCut(Leader()), Settings(broker_id=1))
-
-        def fetched(records):
-            return PartitionFetched(0, 0, 1, 0, 0, None, -1, memoryview(records))
-
-        await follower._take_one(p, fetched(b""))
-        assert p.follower.watermark_known, "it led, and has taken nothing since"
-        sent = bytearray(batch(b"b"))
-        sent[:8] = p.log.log_end.to_bytes(8, "big")
-        await follower._take_one(p, fetched(sent))
-        assert p.log.log_end == 2
-        assert not p.follower.watermark_known
-        await follower.stop()
-        await runtime.close()
-
-    run(test)
+    p = partition()
+    p.append(batch(b"a"), 1, NOW_MS)
+    p.become(leading(in_sync=(1, 2), epoch=1, leader=2)._replace(partition_epoch=1))
+    p.replicate(memoryview(b""), 1, 0, NOW_MS)
+    assert p.follower.watermark_known, "it led, and has taken nothing since"
+    sent = bytearray(batch(b"b"))
+    sent[:8] = p.log.log_end.to_bytes(8, "big")
+    p.replicate(memoryview(sent), 1, 0, NOW_MS)
+    assert p.log.log_end == 2
+    assert not p.follower.watermark_known
 
 
 class LeaderLost(Leader):
@@ -257,7 +249,7 @@ def test_a_pause_counts_as_time_without_the_leader(partition, caplog):
         runtime, leader = RealRuntime(), LeaderLost()
         around = AroundCut(leader)
         around.synced.set()
-        follower = Follower(2, runtime, around, Settings(broker_id=1))
+        follower = ReplicaFetcher(2, runtime, around, CONFIG)
         follower.add(p)
         await until(lambda: leader.answers)
         real_now = runtime.now
@@ -280,7 +272,7 @@ def test_beginning_again_because_this_broker_registered_anew_is_not_told(partiti
         runtime, leader = RealRuntime(), LeaderLost()
         around = AroundCut(leader)
         around.synced.set()
-        follower = Follower(2, runtime, around, Settings(broker_id=1))
+        follower = ReplicaFetcher(2, runtime, around, CONFIG)
         follower.add(p)
         await until(lambda: leader.answers)
         around.broker_epoch += 1

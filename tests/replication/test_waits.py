@@ -8,7 +8,7 @@ from ottla.replication.waits import FINISHED_MAX, DelayedOperations
 
 
 class Clock:
-    """A runtime of which only the time, the timers and the turns of the loop matter."""
+    """A runtime of which only the time, the timers and the iterations of the loop matter."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -19,17 +19,17 @@ class Clock:
         return self.seconds
 
     def call_soon(self, act: Any, *args: object) -> Any:
-        self.soon.append(act)
+        self.soon.append((act, args))
         return self
 
     def call_at(self, when: float, act: Any, *args: object) -> Any:
         self.timers.append((when, act))
         return Timer(self.timers, (when, act))
 
-    def turn(self) -> None:
+    def iterate(self) -> None:
         soon, self.soon = self.soon, []
-        for act in soon:
-            act()
+        for act, args in soon:
+            act(*args)
 
     def reach(self, seconds: float) -> None:
         self.seconds = seconds
@@ -72,23 +72,23 @@ def test_a_marked_operation_is_answered_after_the_read_and_not_where_it_is_marke
     assert happened == []
     delayed.complete_due()  # as a connection does at the end of a read
     assert happened == ["produce answered"]
-    clock.turn()
+    clock.iterate()
     assert happened == ["produce answered"]
 
 
-def test_where_no_request_is_the_cause_the_next_turn_of_the_loop_answers():
+def test_where_no_request_is_the_cause_the_next_iteration_of_the_loop_answers():
     clock, delayed, happened = made()
     delayed.mark(Operation(happened, "produce"))
-    clock.turn()
+    clock.iterate()
     assert happened == ["produce answered"]
 
 
-def test_a_fetch_waits_for_the_end_of_the_turn():
+def test_an_operation_may_wait_for_the_next_iteration_of_the_loop():
     clock, delayed, happened = made()
-    delayed.mark_at_end_of_turn(Operation(happened, "fetch"))
+    delayed.mark(Operation(happened, "fetch"), next_iteration=True)
     delayed.complete_due()
     assert happened == []
-    clock.turn()
+    clock.iterate()
     assert happened == ["fetch answered"]
 
 

@@ -1,34 +1,39 @@
-"""Fetch: a slice of the log for everybody who asks, or a wait until there is one (`delayed_fetch`)."""
+"""Fetch: a slice of the log for everybody who asks, or a wait until there is one (KIP-227, KIP-392).
+
+A request that finds less than it wants (`fetch_reader`) is delayed in its session; appends wake it. Several appends in
+one iteration of the loop give one answer.
+"""
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
-from typing import Final
+from typing import Final, cast
 
 from ottla.broker.context import Context
 from ottla.broker.disk_errors import DiskErrors
 from ottla.broker.dispatch import RawHandler, Request, serves_raw
-from ottla.broker.handlers.delayed_fetch import DelayedFetch, DelayedReplicaFetch, refusal
+from ottla.broker.handlers.fetch_reader import FetchReader, ReplicaFetchReader
 from ottla.broker.traffic import TopicTraffic
 from ottla.config.broker_config import LiveConfig
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.net.server import Pending, Reply
 from ottla.replication.doubt import shows_more
-from ottla.replication.fetch_sessions import (
-    CachedPartition,
-    FetchSession,
-    FetchSessionCache,
-    FollowerPartition,
-)
+from ottla.replication.fetch_sessions import CachedPartition, FetchSessionCache, FollowerPartition
 from ottla.replication.isr import IsrManager
+from ottla.replication.partition import READ_COMMITTED
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.replication.scrubber import Scrubber
 from ottla.replication.waits import DelayedOperations
-from ottla.runtime import Runtime
+from ottla.runtime import Buffer, Runtime
 from ottla.wire import fetch as wire
 from ottla.wire.apis import FETCH
 from ottla.wire.fetch import FetchRequest, PartitionFetched
 
+log = logging.getLogger("ottla.broker.fetch")
+
+WAIT_MS_MAX: Final = 600_000
+"""Nobody waits for longer, whatever it asks for."""
 _NOT_THERE: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
 
 
@@ -74,21 +79,16 @@ class FetchHandler:
 
     def handle(self, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
         message = wire.decode(frame, pos, request.version)
-        follower = message.replica_id
+        follower, broker_epoch = message.replica_id, message.replica_epoch
         try:
             request.session.check_speaks_for(follower)
             session = self._sessions.resolve(message, by_id=request.version >= wire.TOPIC_IDS_FROM)
         except Refused as refused:
             return refusal(request, message, refused.code)
         if follower < 0:
-            return DelayedFetch(self, request, message, session).begin()
+            return self._read(FetchReader(self, request, message, session))
         session.heard += 1
-        self._note_progress(message, session)
-        return DelayedReplicaFetch(self, request, message, session).begin()
-
-    def _note_progress(self, message: FetchRequest, session: FetchSession) -> None:
-        """All that the follower has come to have, at once: what it is sent back may be cut short."""
-        follower, broker_epoch = message.replica_id, message.replica_epoch
+        # All that the follower has come to have, at once: what it is sent back may be cut short.
         for topic, partitions in message.topics:
             for wanted in partitions:
                 partition = self.replicas.get(topic, wanted.partition)
@@ -105,6 +105,18 @@ class FetchHandler:
                         assert isinstance(entry, FollowerPartition)
                         entry.note_progress(partition, follower, broker_epoch)
                         self._isr.look_at(partition)
+        return self._read(ReplicaFetchReader(self, request, message, session))
+
+    def _read(self, reader: FetchReader) -> Reply | Pending:
+        """Answer with what is there, or delay the answer until there is enough."""
+        found, size, urgent = reader.look()
+        message = reader.message
+        if size >= message.bytes_min or urgent or message.wait_ms_max <= 0:
+            return reader.finish(found, size)
+        delayed = DelayedFetch(self, reader, message.bytes_min - size)
+        wait_ms = min(message.wait_ms_max, WAIT_MS_MAX)
+        self.delayed.park(delayed, self.runtime.now() + wait_ms / 1000)
+        return delayed.pending
 
     def unreadable(self, entry: CachedPartition, fault: StorageFault) -> PartitionFetched:
         partition = self.replicas.get(entry.topic, entry.partition)
@@ -121,3 +133,82 @@ class FetchHandler:
         return PartitionFetched(
             entry.partition, refused.code, leader_id=leader_id, leader_epoch=leader_epoch, aborted=aborted
         )
+
+
+class DelayedFetch:
+    """A request that found too few bytes: it waits for more, for its deadline, or for something else to tell."""
+
+    __slots__ = ("_delayed", "_look_first", "_marked", "_reader", "_short", "finished", "pending")
+
+    def __init__(self, handler: FetchHandler, reader: FetchReader, short: int) -> None:
+        self._delayed = handler.delayed
+        self._reader = reader
+        self._short = short
+        self._marked = self._look_first = False
+        self.finished = False
+        self.pending = reader.pending = Pending()
+        self.pending.abandoned = self._stop_waiting
+        if reader.message.replica_id >= 0:
+            self.pending.expedite = self.complete  # a follower has another partition to fetch
+        if not reader.session.is_session:
+            reader.session.watch(handler.replicas.get)
+        reader.session.notify = self.on_bytes
+
+    def on_bytes(self, size: int) -> None:
+        """Bytes arrived (or, with 0, something changed). Answer in the next iteration: more may come in this one."""
+        self._short -= size
+        if (self._short <= 0 or size == 0) and not self._marked:
+            self._marked = True
+            # Records of open transactions arrived perhaps, which this reader may not see yet.
+            self._look_first = self._reader.message.isolation_level == READ_COMMITTED and size > 0
+            self._delayed.mark(self, next_iteration=True)
+
+    def expire(self) -> None:
+        self.complete(expired=True)
+
+    def complete(self, *, expired: bool = False) -> None:
+        if self.finished and not expired:
+            return  # it expired, or was abandoned
+        reader = self._reader
+        message, session = reader.message, reader.session
+        self._marked = False
+        if not session.is_session:
+            session.all_dirty()  # nobody has noted what may have news
+        if self._look_first and not expired:
+            _, size, urgent = reader.look()
+            if size < message.bytes_min and not urgent:
+                self._short = message.bytes_min - size
+                return
+        self._stop_waiting()
+        reply: Reply | Pending = None
+        try:
+            if session.closed:  # while it was delayed: what it asked for counts no more
+                reply = refusal(reader.request, message, ErrorCode.fetch_session_id_not_found)
+            else:
+                found, size, _ = reader.look()
+                reply = reader.finish(found, size)
+        except Exception as failure:  # nobody else would ever answer
+            log.error("Fetch failed", exc_info=failure)
+            reader.request.connection.close("Fetch failed")
+        if not isinstance(reply, Pending):
+            self.pending.resolve(reply)
+
+    def _stop_waiting(self) -> None:
+        if not self.finished:
+            self._delayed.unpark(self)
+        session = self._reader.session
+        session.notify = None
+        if not session.is_session:
+            session.unwatch()
+
+
+def refusal(request: Request, message: FetchRequest, code: ErrorCode) -> Reply:
+    """Old versions have no error of their own: there every partition carries it. As it does for an impostor."""
+    topics = []
+    request.count_error(code)
+    if request.version < 7 or code == ErrorCode.cluster_authorization_failed:
+        topics = [
+            (topic, [PartitionFetched(wanted.partition, code, aborted=[]) for wanted in partitions])
+            for topic, partitions in message.topics
+        ]
+    return cast("list[Buffer]", request.frame_parts(wire.encode_response(request.version, topics, error=code)))

@@ -54,26 +54,17 @@ class ProduceHandler:
         self._traffic = traffic
 
     def handle(self, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
-        if request.version >= produce.FLEXIBLE_FROM:
-            one = produce.decode_one(frame, pos, request.version)
-            if one is not None and one.acks in (-1, 1):
-                return self._produce_one(request, one)
-        message = produce.decode(frame, pos, request.version)
-        if message.transactional_id is not None:
-            verification = self._verifier.begin(message, request.version)
-            if verification is not None and not verification.verify_at_once():
-                return self._verify_first(request, message, verification)
-            return self._produce(request, message, verification)
-        return self._produce(request, message)
-
-    def _produce_one(self, request: Request, one: produce.OneBatch) -> bytes | Pending:
-        """One batch for one partition: a third of the work of the general case, and nearly every request there is."""
+        """One batch for one partition is nearly every request there is: a third of the work of the general case."""
+        version = request.version
+        one = produce.decode_one(frame, pos, version) if version >= produce.FLEXIBLE_FROM else None
+        if one is None or one.acks not in (-1, 1):
+            return self._handle_general(request, produce.decode(frame, pos, version))
         try:
             partition = self._replica_manager.find(one.topic, one.partition)
             appended = partition.append(one.records, one.acks, self._runtime.wall_ms())
         except Refused as refused:
             results = [self._refused(request, one.topic, one.partition, refused)]
-            return request.frame(produce.encode_response(request.version, [(one.topic, results)]))
+            return request.frame(produce.encode_response(version, [(one.topic, results)]))
         base_offset, log_append_time_ms, next_offset, log_start = appended
         traffic = self._traffic[partition.topic]
         traffic.bytes_in += len(one.records)
@@ -86,6 +77,14 @@ class ProduceHandler:
         return request.frame(
             produce.encode_one(one.topic_bytes, one.partition, base_offset, log_append_time_ms, log_start)
         )
+
+    def _handle_general(self, request: Request, message: produce.ProduceRequest) -> Reply | Pending:
+        if message.transactional_id is None:
+            return self._produce(request, message)
+        verification = self._verifier.begin(message, request.version)
+        if verification is not None and not verification.verify_at_once():
+            return self._verify_first(request, message, verification)
+        return self._produce(request, message, verification)
 
     def _produce(
         self,
@@ -186,7 +185,7 @@ def _guard(verification: Verification, partition: Partition, records: memoryview
     try:
         return verification.guard(partition)
     except Refused as refused:
-        partition.refuse(records, refused.code)
+        partition.refuse(records, refused)
         raise
 
 
@@ -208,14 +207,10 @@ class DelayedProduce:
         self.awaited.append((partition, topic, place))
         partition.await_committed(offset, self)
 
-    def on_committed(self, partition: Partition) -> None:
-        # In sync when it was taken, and not any more: it is committed all the same, but the producer should know.
-        self._settle(partition, 0 if partition.enough_in_sync else ErrorCode.not_enough_replicas_after_append)
-
-    def on_leadership_lost(self, partition: Partition) -> None:
-        self._settle(partition, ErrorCode.not_leader_or_follower)
-
-    def _settle(self, partition: Partition, error: int) -> None:
+    def on_committed(self, partition: Partition, error: int = 0) -> None:
+        if not error and not partition.enough_in_sync:
+            # In sync when it was taken, and not any more: it is committed all the same, but the producer should know.
+            error = ErrorCode.not_enough_replicas_after_append
         for entry in self.awaited:
             if entry[0] is partition:
                 self.awaited.remove(entry)
@@ -225,6 +220,9 @@ class DelayedProduce:
         if not self.awaited and not self.finished:
             self._delayed.unpark(self)
             self._delayed.mark(self)
+
+    def on_leadership_lost(self, partition: Partition) -> None:
+        self.on_committed(partition, ErrorCode.not_leader_or_follower)
 
     def _fail(self, entry: tuple[Partition, int, int], error: int) -> None:
         partition, topic, place = entry

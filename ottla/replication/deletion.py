@@ -1,21 +1,46 @@
-"""Deletion of the files of partitions that were dropped: their topic is deleted, or other brokers hold them now.
+"""Deletion of files: of segments that a log has dropped, and of partitions whose topic is deleted or that moved away.
 
-The files go beside the loop. Whoever deletes a topic leaves a tombstone in the metadata until all brokers have
-confirmed that its files are gone.
+The files go beside the loop, those of segments `file.delete.delay.ms` later. Whoever deletes a topic leaves a tombstone
+in the metadata until all brokers have confirmed that its files are gone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Final
 
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import Topic
 from ottla.errors import Fault, Refused
+from ottla.log.segment import Segment
 from ottla.replication.replicas import CHECKPOINTS, Replicas
 from ottla.runtime import Runtime
 
-log = logging.getLogger("ottla.broker")
+log = logging.getLogger("ottla.replication")
+
+RETRY_SECONDS: Final = 60.0
+
+
+class SegmentDeletion:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def schedule(self, dropped: list[Segment], delay_ms: int) -> None:
+        if dropped:
+            self._runtime.call_at(self._runtime.now() + delay_ms / 1000, self._begin, dropped)
+
+    def _begin(self, dropped: list[Segment]) -> None:
+        self._runtime.spawn(self._delete(dropped), name="delete segments")
+
+    async def _delete(self, dropped: list[Segment]) -> None:
+        for number, segment in enumerate(dropped):
+            try:
+                await self._runtime.offload(segment.unlink)
+            except Fault as fault:
+                log.warning("%s; trying again in %g s", fault, RETRY_SECONDS)
+                self.schedule(dropped[number:], int(RETRY_SECONDS * 1000))
+                return
 
 
 class TopicDeletion:
@@ -62,12 +87,10 @@ class TopicDeletion:
             await self._runtime.offload(self._runtime.disk.rmtree, directory)
 
     async def _checkpoint(self) -> Fault | None:
-        await asyncio.sleep(0)  # all that is dropped in this turn of the loop is dropped together
+        await asyncio.sleep(0)  # all that is dropped in this iteration of the loop is dropped together
         self._checkpointing = None
         try:
-            for write in [self._replicas.checkpoint(name) for name in CHECKPOINTS]:
-                if write is not None:
-                    await self._runtime.offload(write)
+            await self._replicas.save_checkpoints(*CHECKPOINTS)
         except Fault as fault:  # for all who wait for it
             return fault
         return None

@@ -1,8 +1,7 @@
-"""A Fetch request from its arrival to its answer.
+"""What one Fetch request reads, and its answer. Whether it is answered now or waits is decided in `fetch`.
 
-A request that finds less than it wants is parked in its session; appends wake it. Several appends in one turn of the
-loop give one answer. A small answer is loaded at once, beside the loop where it is not in the page cache; the records
-of a large one stay in their files until the client takes them.
+A small answer is loaded at once, beside the loop where it is not in the page cache; the records of a large one stay in
+their files until the client takes them.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ log = logging.getLogger("ottla.broker.fetch")
 
 RACK_FROM = 11
 """Clients of this version know that a follower may serve them."""
-WAIT_MS_MAX = 600_000
-"""Nobody is parked for longer, whatever it asks for."""
 MISSES_MAX = 32
 """In a session: how many partitions whose next batch does not fit are passed over for smaller ones behind them."""
 
@@ -41,48 +38,22 @@ SMALL_BYTES_MAX = 128 * 1024
 Found = list[tuple[CachedPartition, "PartitionFetched | Slice"]]
 
 
-def refusal(request: Request, message: FetchRequest, code: ErrorCode) -> Reply:
-    """Old versions have no error of their own: there every partition carries it. As it does for an impostor."""
-    topics = []
-    request.count_error(code)
-    if request.version < 7 or code == ErrorCode.cluster_authorization_failed:
-        topics = [
-            (topic, [PartitionFetched(wanted.partition, code, aborted=[]) for wanted in partitions])
-            for topic, partitions in message.topics
-        ]
-    return cast("list[Buffer]", request.frame_parts(wire.encode_response(request.version, topics, error=code)))
+class FetchReader:
+    """For a consumer."""
 
-
-class DelayedFetch:
-    """One Fetch request of a consumer, from its arrival to its answer."""
-
-    __slots__ = (
-        "_bytes_max", "_full", "_handler", "_look_first", "_marked", "_message", "_pending", "_request", "_session",
-        "_short", "finished",
-    )  # fmt: skip
+    __slots__ = ("_bytes_max", "_full", "_handler", "message", "pending", "request", "session")
 
     def __init__(self, handler: FetchHandler, request: Request, message: FetchRequest, session: FetchSession) -> None:
         self._handler = handler
-        self._request = request
-        self._message = message
-        self._session = session
+        self.request = request
+        self.message = message
+        self.session = session
+        self.pending: Pending | None = None
+        """Where the answer is awaited, if it does not come at once."""
         self._full = not session.is_session or message.session_epoch == INITIAL_EPOCH
         self._bytes_max = max(min(message.bytes_max, handler.config.current.fetch_max_bytes), 0)
-        self._pending: Pending | None = None
-        self._short = 0
-        self._marked = self._look_first = False
-        self.finished = False
 
-    def begin(self) -> Reply | Pending:
-        found, size, urgent = self._look()
-        message = self._message
-        if size >= message.bytes_min or urgent or message.wait_ms_max <= 0:
-            return self._finish(found, size)
-        self._park(message.bytes_min - size)
-        assert self._pending is not None
-        return self._pending
-
-    def _look(self) -> tuple[Found, int, bool]:
+    def look(self) -> tuple[Found, int, bool]:
         """Go over what may have news. Says what there is, how many bytes, and whether it must be told at once.
 
         As in Kafka only the first partition that has data gets its first batch however large it is; for the others
@@ -91,8 +62,8 @@ class DelayedFetch:
         Where its offsets moved it is named all the same, without records: clients tell by the high watermark whether
         there is more to come, and Kafka Streams waits for it before it goes on (KIP-695).
         """
-        session = self._session
-        full, level = self._full, self._message.isolation_level
+        session = self.session
+        full, level = self._full, self.message.isolation_level
         found: Found = []
         size = misses = 0
         urgent = False
@@ -123,7 +94,7 @@ class DelayedFetch:
 
     def _find_moved(self, found: Found) -> bool:
         """Add those that get no records this time, and whose offsets moved. Whether it must be told at once."""
-        session, urgent = self._session, False
+        session, urgent = self.session, False
         named = {entry for entry, _ in found}
         for entry in [entry for entry in session.moved if entry not in named]:
             seen = self._seen(entry, 0, whole_first_batch=False)
@@ -133,7 +104,7 @@ class DelayedFetch:
             elif self._told_nothing_new(entry, seen[0]):
                 del session.moved[entry]
             else:
-                found.append((entry, state_of(entry, seen[0], b"", self._message.isolation_level)))
+                found.append((entry, state_of(entry, seen[0], b"", self.message.isolation_level)))
         return urgent
 
     def _seen(
@@ -142,7 +113,7 @@ class DelayedFetch:
         """What can be read of one partition, or what has to be said instead, at once."""
         try:
             partition = self._handler.replica_manager.find(entry.topic, entry.partition)
-            if self._session.is_session:
+            if self.session.is_session:
                 entry.watch(partition)
             piece = self._read(entry, partition, bytes_max, whole_first_batch=whole_first_batch)
         except Refused as refused:
@@ -154,101 +125,30 @@ class DelayedFetch:
     def _read(
         self, entry: CachedPartition, partition: Partition, bytes_max: int, *, whole_first_batch: bool
     ) -> Slice | PartitionFetched | None:
-        if self._message.rack and (nearer := self._nearer(partition, entry.offset)) is not None:
-            return state_of(entry, partition, b"", self._message.isolation_level)._replace(preferred_replica=nearer)
+        if rack := self.message.rack:
+            nearer = self._handler.replica_manager.nearer_replica(partition, rack, entry.offset)
+            if nearer is not None:
+                return state_of(entry, partition, b"", self.message.isolation_level)._replace(preferred_replica=nearer)
         return partition.read(
             entry.offset,
             bytes_max,
-            isolation_level=self._message.isolation_level,
+            isolation_level=self.message.isolation_level,
             leader_epoch=entry.leader_epoch,
             whole_first_batch=whole_first_batch,
-            from_follower=self._request.version >= RACK_FROM,
+            from_follower=self.request.version >= RACK_FROM,
         )
-
-    def _nearer(self, partition: Partition, offset: int) -> int | None:
-        return self._handler.replica_manager.nearer_replica(partition, self._message.rack, offset)
 
     def _told_nothing_new(self, entry: CachedPartition, partition: Partition) -> bool:
         """In a session a partition without records is mentioned only when its offsets moved."""
         return (
-            self._session.is_session
+            self.session.is_session
             and entry.high_watermark == partition.high_watermark
             and entry.log_start == entry.start_of(partition)
         )
 
-    # Waiting.
-
-    def _park(self, short: int) -> None:
-        handler, session = self._handler, self._session
-        self._short = short
-        self._pending = Pending()
-        self._pending.abandoned = self._unpark
-        if not session.is_session:
-            session.watch(handler.replicas.get)
-        session.notify = self._more
-        wait_ms = min(self._message.wait_ms_max, WAIT_MS_MAX)
-        handler.delayed.park(self, handler.runtime.now() + wait_ms / 1000)
-
-    def _more(self, size: int) -> None:
-        """Bytes arrived (or, with 0, something changed). Answer after this turn of the loop: more may be coming."""
-        self._short -= size
-        if (self._short <= 0 or size == 0) and not self._marked:
-            self._marked = True
-            # Records of open transactions arrived perhaps, which this reader may not see yet.
-            self._look_first = self._message.isolation_level == READ_COMMITTED and size > 0
-            self._handler.delayed.mark_at_end_of_turn(self)
-
-    def complete(self) -> None:
-        if self.finished:
-            return  # expired, or abandoned
-        self._marked = False
-        if self._look_first:
-            _, size, urgent = self._look_at_all()
-            if size < self._message.bytes_min and not urgent:
-                self._short = self._message.bytes_min - size
-                return
-        self._unpark()
-        self._answer()
-
-    def expire(self) -> None:
-        self._stop_watching()
-        self._answer()
-
-    def _look_at_all(self) -> tuple[Found, int, bool]:
-        """Again, after a while. Outside a session nobody has noted what may have news."""
-        if not self._session.is_session:
-            self._session.all_dirty()
-        return self._look()
-
-    def _unpark(self) -> None:
-        if not self.finished:
-            self._handler.delayed.unpark(self)
-        self._stop_watching()
-
-    def _stop_watching(self) -> None:
-        self._session.notify = None
-        if not self._session.is_session:
-            self._session.unwatch()
-
-    def _answer(self) -> None:
-        pending = self._pending
-        assert pending is not None
-        reply: Reply | Pending = None
-        try:
-            if self._session.closed:  # while it was parked: what it asked for counts no more
-                reply = refusal(self._request, self._message, ErrorCode.fetch_session_id_not_found)
-            else:
-                found, size, _ = self._look_at_all()
-                reply = self._finish(found, size)
-        except Exception as failure:  # nobody else would ever answer
-            log.error("Fetch failed", exc_info=failure)
-            self._request.connection.close("Fetch failed")
-        if not isinstance(reply, Pending):
-            pending.resolve(reply)
-
     # Answering.
 
-    def _finish(self, found: Found, size: int) -> Reply | Pending:
+    def finish(self, found: Found, size: int) -> Reply | Pending:
         results: list[tuple[CachedPartition, PartitionFetched]] = []
         small = size <= SMALL_BYTES_MAX
         for entry, piece in found:
@@ -281,7 +181,7 @@ class DelayedFetch:
         partition = self._handler.replicas.get(entry.topic, entry.partition)
         if partition is None:
             return self._gone(entry)
-        level = self._message.isolation_level
+        level = self.message.isolation_level
         if piece.length:
             self._count(partition.topic, piece)
         if level != READ_COMMITTED:
@@ -300,10 +200,10 @@ class DelayedFetch:
 
     def _finish_later(self, found: Found) -> Pending:
         """Some of it has to come from the device."""
-        if self._pending is None:
-            self._pending = Pending()
+        if self.pending is None:
+            self.pending = Pending()
         self._handler.runtime.spawn(self._load(found), name="cold fetch")
-        return self._pending
+        return self.pending
 
     async def _load(self, found: Found) -> None:
         reply: Reply = None
@@ -311,10 +211,10 @@ class DelayedFetch:
             reply = await self._load_all(found)
         except Exception as failure:
             log.error("Fetch failed", exc_info=failure)
-            self._request.connection.close("Fetch failed")
-        assert self._pending is not None
-        if not self._pending.resolved:
-            self._pending.resolve(reply)
+            self.request.connection.close("Fetch failed")
+        assert self.pending is not None
+        if not self.pending.resolved:
+            self.pending.resolve(reply)
 
     async def _load_all(self, found: Found) -> Reply:
         if not all(isinstance(piece, PartitionFetched) or piece.placed for _, piece in found):
@@ -335,7 +235,7 @@ class DelayedFetch:
         return self._encode(results, size)
 
     def _fit(self, found: Found) -> None:
-        """Measure what was not in memory, and keep all of it within the limits, as `_look` would have. In a thread."""
+        """Measure what was not in memory, and keep all of it within the limits, as `look` would have. In a thread."""
         size = 0
         for entry, piece in found:
             if isinstance(piece, Slice):
@@ -344,7 +244,7 @@ class DelayedFetch:
                     size += piece.fit(min(entry.bytes_max, room), whole_first_batch=not size)
 
     def _encode(self, results: list[tuple[CachedPartition, PartitionFetched]], size: int) -> Reply:
-        session = self._session
+        session = self.session
         dirty = session.dirty
         topics: dict[wire.Topic, list[PartitionFetched]] = {}
         for entry, result in results:
@@ -353,19 +253,19 @@ class DelayedFetch:
             else:
                 topics[entry.topic] = [result]
             if result.error:
-                self._request.count_error(result.error)
+                self.request.count_error(result.error)
             entry.high_watermark = result.high_watermark
             entry.log_start = result.log_start
             if session.is_session and result.records and entry in dirty:
                 del dirty[entry]
                 dirty[entry] = None  # at the end: the others come first next time
-        body = wire.encode_response(self._request.version, list(topics.items()), session_id=session.id)
-        parts = self._request.frame_parts(body)
+        body = wire.encode_response(self.request.version, list(topics.items()), session_id=session.id)
+        parts = self.request.frame_parts(body)
         return Streamed(parts) if size > SMALL_BYTES_MAX else cast("list[Buffer]", parts)
 
 
-class DelayedReplicaFetch(DelayedFetch):
-    """A Fetch of a follower: it reads to the very end, and is told where its log is not ours."""
+class ReplicaFetchReader(FetchReader):
+    """For a follower: it reads to the very end, and is told where its log is not ours."""
 
     __slots__ = ()
 
@@ -377,7 +277,7 @@ class DelayedReplicaFetch(DelayedFetch):
         """What followers copy is no traffic of clients."""
 
     def _throttled(self, partition: Partition) -> bool:
-        return partition.policy.leader_throttled and self._message.replica_id not in partition.in_sync
+        return partition.policy.leader_throttled and self.message.replica_id not in partition.in_sync
 
     def _held_back(self, partition: Partition) -> bool:
         """Catching up must leave room for everybody else (KIP-73). It is looked at again when the request is due."""
@@ -387,26 +287,16 @@ class DelayedReplicaFetch(DelayedFetch):
     def _told_nothing_new(self, entry: CachedPartition, partition: Partition) -> bool:
         return super()._told_nothing_new(entry, partition) and not self._held_back(partition)
 
-    def _park(self, short: int) -> None:
-        super()._park(short)
-        assert self._pending is not None
-        self._pending.expedite = self._expedite
-
-    def _expedite(self) -> None:
-        """A follower that has another partition to fetch need not wait for this one."""
-        if not self.finished:
-            self._unpark()
-            self._answer()
-
     def _read(
         self, entry: CachedPartition, partition: Partition, bytes_max: int, *, whole_first_batch: bool
     ) -> Slice | PartitionFetched | None:
         partition.check_leads(entry.leader_epoch)
         assert isinstance(entry, FollowerPartition)
-        entry.note_progress(partition, self._message.replica_id, self._message.replica_epoch)
+        if entry.noted_epoch != partition.leader_epoch:
+            entry.note_progress(partition, self.message.replica_id, self.message.replica_epoch)
         if entry.diverging is not None:
             return state_of(entry, partition, b"", 0)._replace(diverging=entry.diverging)
-        if (gap := gaps.tell(partition, self._message.replica_id, entry.offset)) is not None:
+        if (gap := gaps.tell(partition, self.message.replica_id, entry.offset)) is not None:
             # With an error for those that do not know of gaps: they ask again after a while.
             told = state_of(entry, partition, b"", 0)
             return told._replace(error=ErrorCode.kafka_storage_error, missing=gap)
@@ -416,7 +306,7 @@ class DelayedReplicaFetch(DelayedFetch):
             piece = partition.read_tail(
                 entry.offset, bytes_max, leader_epoch=entry.leader_epoch, whole_first_batch=whole_first_batch
             )
-            self._handler.scrubber.sent(partition, self._message.replica_id, entry.offset, piece)
+            self._handler.scrubber.sent(partition, self.message.replica_id, entry.offset, piece)
             if piece is not None and self._throttled(partition):
                 size = piece.length if piece.placed else bytes_max
                 self._handler.replica_manager.leader_throttle.spend(size, self._handler.runtime.now())
