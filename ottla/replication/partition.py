@@ -34,7 +34,7 @@ from ottla.replication.admission import AppendPolicy
 from ottla.replication.doubt import Doubt, doubt_of
 from ottla.replication.follower import FollowerState
 from ottla.replication.leader import NO_EPOCH, UNKNOWN, LeaderState
-from ottla.replication.sequence_gate import OutOfTurn, SequenceGate
+from ottla.replication.sequence_gate import BehindRefused, SequenceGate
 from ottla.replication.waits import Appended, AppendListener, DelayedByCommit, HighWatermarkListener
 from ottla.wire import batch
 
@@ -214,7 +214,7 @@ class Partition:
                     return Appended(known.base_offset, kept_ms, known.last_offset + 1, log.log_start)
                 log.transactions.check_append(header, guard)
             base_offset = log.append(taken, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
-        except OutOfTurn:
+        except BehindRefused:
             raise
         except Refused as refused:
             self._gate.refused(view, refused, header)

@@ -107,23 +107,21 @@ class ReplicaManager:
         broker shall look for the right one, and not believe that the partition is gone."""
         partition = self.replicas.get(topic, index)
         if partition is None:
-            raise Refused(self._why_not_here(topic, index))
+            name = self._name_of(topic)
+            if name is None:
+                raise Refused(ErrorCode.unknown_topic_id)
+            if self._cluster.image.partition(name, index) is None:
+                raise Refused(ErrorCode.unknown_topic_or_partition)
+            raise Refused(ErrorCode.not_leader_or_follower)
         return partition
 
-    def _why_not_here(self, topic: str | bytes, index: int) -> ErrorCode:
-        image = self._cluster.image
-        name = image.names.get(topic) if isinstance(topic, bytes) else topic
-        if name is None:
-            return ErrorCode.unknown_topic_id
-        if image.partition(name, index) is None:
-            return ErrorCode.unknown_topic_or_partition
-        return ErrorCode.not_leader_or_follower
+    def _name_of(self, topic: str | bytes) -> str | None:
+        return self._cluster.image.names.get(topic) if isinstance(topic, bytes) else topic
 
     def leader_of(self, topic: str | bytes, index: int) -> tuple[int, int]:
         """Leader and epoch, for a client that came to the wrong broker."""
-        image = self._cluster.image
-        name = image.names.get(topic) if isinstance(topic, bytes) else topic
-        partition = None if name is None else image.partition(name, index)
+        name = self._name_of(topic)
+        partition = None if name is None else self._cluster.image.partition(name, index)
         return (NO_BROKER, -1) if partition is None else (partition.leader, partition.leader_epoch)
 
     def nearer_replica(self, partition: Partition, rack: str, offset: int) -> int | None:

@@ -40,7 +40,7 @@ class _First(NamedTuple):
     """How many behind it were told so."""
 
 
-class OutOfTurn(Refused):
+class BehindRefused(Refused):
     """A batch is refused because of the one before it."""
 
 
@@ -112,7 +112,8 @@ class SequenceGate:
             return
         if first.told < BEHIND_MAX and (expected is None or expected == first.sequence):
             self._firsts[header.producer_id] = first._replace(told=first.told + 1)
-            raise OutOfTurn(first.code, first.message or "the batch before this one was refused, and has to come first")
+            why = first.message or "the batch before this one was refused, and has to come first"
+            raise BehindRefused(first.code, why)
 
     def _miss(self, header: batch.BatchHeader, expected: int | None) -> None:
         """The one before it did not come here: refuse it as the predecessor will have refused that one; but not for
@@ -122,7 +123,7 @@ class SequenceGate:
             known = None if first is None or first.epoch != header.producer_epoch else first.sequence
             if known is None or header.base_sequence < known:
                 self._note(header, header.base_sequence, ErrorCode.not_leader_or_follower)
-                raise OutOfTurn(ErrorCode.not_leader_or_follower, "what its producer sent before may be on its way")
+                raise BehindRefused(ErrorCode.not_leader_or_follower, "what its producer sent before may be on its way")
         elif first is None or (first.epoch, first.sequence) != (header.producer_epoch, expected):
             self._note(header, expected, ErrorCode.not_leader_or_follower)
             self._check(header, expected)

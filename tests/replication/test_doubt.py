@@ -32,7 +32,7 @@ def verdict(doubt, now=0.0, *, able=everybody, alive=everybody):
     return doubt.verdict([2, 3], now, WAIT, able, alive)
 
 
-def test_the_one_that_has_most_leads_with_all_that_are_like_it():
+def test_the_replica_with_the_longest_log_leads_with_all_that_are_equal():
     doubt = Doubt(Position(4, 10), 5, wait_for_all=True)
     doubt.hear(2, 7, 12, 4, 0)
     assert verdict(doubt) is None
@@ -47,21 +47,21 @@ def test_the_one_that_has_most_leads_with_all_that_are_like_it():
     [(9, 4, 0), (12, 3, 0), (12, 4, 6)],
     ids=["ends before", "an older leader epoch", "lacks the same"],
 )
-def test_who_does_not_reach_what_is_proven_does_not_lead(offset, epoch, log_start):
+def test_a_replica_whose_log_ends_before_the_proven_end_does_not_lead(offset, epoch, log_start):
     doubt = Doubt(Position(4, 10), 5, wait_for_all=True)
     for replica in (2, 3):
         doubt.hear(replica, 7, offset, epoch, log_start)
     assert verdict(doubt) == ()
 
 
-def test_only_those_that_are_alive_are_waited_for_if_the_end_is_known():
+def test_only_live_replicas_are_waited_for_if_the_log_end_is_known():
     doubt = Doubt(Position(4, 10), 5, wait_for_all=False)
     assert verdict(doubt) is None
     assert verdict(doubt, alive=nobody) == ()
     assert verdict(doubt, WAIT) == ()
 
 
-def test_all_are_waited_for_if_it_is_not_but_not_for_ever():
+def test_all_replicas_are_waited_for_with_a_limit_if_the_log_end_is_not_known():
     doubt = Doubt(Position(4, 10), 5, wait_for_all=True)
     doubt.hear(2, 7, 12, 4, 0)
     assert verdict(doubt, alive=nobody) is None
@@ -78,7 +78,7 @@ def test_what_a_broker_had_before_it_registered_anew_does_not_count():
     assert verdict(doubt, WAIT, able=gone) == ()
 
 
-def test_where_nothing_is_known_to_be_missing_only_one_that_has_more_leads():
+def test_without_known_damage_only_a_replica_with_a_longer_log_leads_instead():
     doubt = Doubt(Position(4, 10), 0, wait_for_all=False, whole=True)
     doubt.hear(2, 7, 10, 4, 0)
     assert verdict(doubt) is None
@@ -88,7 +88,7 @@ def test_where_nothing_is_known_to_be_missing_only_one_that_has_more_leads():
     assert verdict(doubt) == (3,)
 
 
-def test_where_nothing_is_known_to_be_missing_it_waits_only_for_those_that_are_alive_and_not_for_long():
+def test_without_known_damage_it_waits_for_live_replicas_only_and_briefly():
     assert verdict(Doubt(Position(4, 10), 0, wait_for_all=False, whole=True), alive=nobody) == ()
     doubt = Doubt(Position(4, 10), 0, wait_for_all=False, whole=True)
     assert verdict(doubt) is None
@@ -131,7 +131,7 @@ def test_clients_and_followers_are_refused_meanwhile():
     assert partition.log.log_end == 1
 
 
-def test_whoever_has_it_is_proposed_under_the_registration_it_was_heard_under():
+def test_a_complete_replica_is_proposed_with_the_broker_epoch_of_its_fetch():
     partition = doubtful()
     assert partition.doubt is not None
     for replica in (2, 3):
@@ -142,7 +142,7 @@ def test_whoever_has_it_is_proposed_under_the_registration_it_was_heard_under():
     assert partition.doubt is not None
 
 
-def test_it_leads_if_nobody_has_it_and_its_state_is_taken_up_again():
+def test_it_leads_if_no_other_replica_has_the_missing_records():
     partition = doubtful()
     assert resolve(partition, 0.0, WAIT, everybody, nobody) is False
     assert resolve(partition, WAIT, WAIT, everybody, nobody)
@@ -152,7 +152,7 @@ def test_it_leads_if_nobody_has_it_and_its_state_is_taken_up_again():
 
 
 @pytest.mark.parametrize("state", [{"in_sync": (1, 2)}, {"eligible": (2,)}, {"replicas": (1,)}], ids=str)
-def test_there_is_no_doubt_where_the_controller_knows_of_another_or_there_is_none(state):
+def test_there_is_no_doubt_with_another_in_sync_replica_or_without_other_replicas(state):
     assert doubtful(**state).leads
 
 
@@ -163,7 +163,7 @@ def test_it_ends_with_the_leader_epoch():
     assert not partition.leads
 
 
-def test_where_everything_is_lost_whoever_has_anything_leads_wherever_its_log_starts():
+def test_where_everything_is_lost_any_replica_with_records_leads():
     doubt = Doubt(Position(-1, 0), None, wait_for_all=True)
     doubt.hear(2, 7, 130, 4, 20)
     doubt.hear(3, 7, 120, 4, 20)
@@ -211,7 +211,7 @@ def provisional() -> Partition:
     return partition
 
 
-def test_who_leads_since_nobody_else_was_there_gives_way_to_a_follower_that_has_more():
+def test_a_provisional_leader_hands_over_to_a_follower_with_a_longer_log():
     partition = provisional()
     assert not shows_more(partition, 3, 7, 2, 0, 0), "it has the same"
     assert not shows_more(partition, 3, 7, 1, 0, 0), "it has less"
@@ -225,14 +225,14 @@ def test_who_leads_since_nobody_else_was_there_gives_way_to_a_follower_that_has_
     assert partition.leader.proposed == (2,)
 
 
-def test_it_stays_once_it_has_appended_something():
+def test_a_provisional_leader_stays_after_its_first_append():
     partition = provisional()
     partition.append(batch(b"c"), ACKS_ALL, NOW_MS)
     assert not shows_more(partition, 2, 7, 5, 0, 0)
     assert partition.leads
 
 
-def test_a_leader_that_nobody_doubted_gives_way_to_nobody():
+def test_a_leader_without_doubt_does_not_hand_over():
     partition = last_leader_back(end_known=True)
     assert not shows_more(partition, 2, 7, 5, 0, 0)
     assert partition.leads

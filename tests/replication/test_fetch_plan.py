@@ -70,7 +70,7 @@ def answer(*partitions: int, error: int = 0, session: int = 5) -> Answer:
     return Answer(error, session, [(TOPIC, PartitionFetched(index)) for index in partitions])
 
 
-def test_everything_is_named_once_and_then_what_moved(plan):
+def test_a_session_names_all_partitions_once_and_then_those_that_moved(plan):
     first, second = replica(0), replica(1)
     plan.add(first)
     plan.add(second)
@@ -82,7 +82,7 @@ def test_everything_is_named_once_and_then_what_moved(plan):
     assert named(plan) == [1]
 
 
-def test_a_partition_whose_log_begins_elsewhere_now_is_named_again(plan):
+def test_a_partition_whose_log_start_moved_is_named_again(plan):
     partition = replica(0)
     for _ in range(2):
         grow(partition)
@@ -108,7 +108,7 @@ def test_session_epochs_count_the_requests(plan):
     assert epochs == [(0, 0), (5, 1), (5, 2)]
 
 
-def test_a_leader_that_has_lost_the_session_is_told_everything_again(plan):
+def test_a_lost_session_is_opened_again_with_all_partitions(plan):
     plan.add(replica(0))
     named(plan)
     taken(plan, answer(error=70))
@@ -118,14 +118,14 @@ def test_a_leader_that_has_lost_the_session_is_told_everything_again(plan):
     assert list(request.topics) == [TOPIC]
 
 
-def test_a_leader_that_keeps_no_session_is_told_everything_each_time(plan):
+def test_without_a_session_each_request_names_all_partitions(plan):
     plan.add(replica(0))
     for _ in range(3):
         assert named(plan) == [0]
         taken(plan, answer(0, session=0))
 
 
-def test_an_answer_from_another_position_belongs_to_nobody(plan):
+def test_a_response_for_another_fetch_offset_is_dropped(plan):
     partition = replica(0)
     plan.add(partition)
     named(plan)
@@ -161,7 +161,7 @@ def test_a_response_of_another_leader_epoch_is_dropped_though_it_was_asked_again
     assert taken(plan, answer(0), behind) == [0]
 
 
-def test_who_was_not_named_again_takes_what_any_later_answer_has_for_it(plan):
+def test_a_partition_that_was_not_named_again_takes_records_of_any_later_response(plan):
     first, second = replica(0), replica(1)
     plan.add(first)
     opening = sent(plan)
@@ -173,7 +173,7 @@ def test_who_was_not_named_again_takes_what_any_later_answer_has_for_it(plan):
     assert taken(plan, answer(0, 1), behind) == [0, 1]
 
 
-def test_there_is_news_for_the_leader_once_the_session_has_a_name(plan):
+def test_a_second_request_is_sent_only_once_the_session_has_an_id(plan):
     first, second = replica(0), replica(1)
     plan.add(first)
     named(plan)
@@ -188,7 +188,7 @@ def test_there_is_news_for_the_leader_once_the_session_has_a_name(plan):
     assert plan.has_news
 
 
-def test_who_is_refused_rests_longer_each_time_and_the_others_go_on(plan):
+def test_a_refused_partition_backs_off_exponentially_and_the_others_go_on(plan):
     first, second = replica(0), replica(1)
     plan.add(first)
     plan.add(second)
@@ -210,7 +210,7 @@ def test_who_is_refused_rests_longer_each_time_and_the_others_go_on(plan):
     assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
 
 
-def test_who_is_followed_elsewhere_is_forgotten_here(plan):
+def test_a_partition_with_another_leader_is_removed_from_the_session(plan):
     first = replica(0)
     plan.add(first)
     named(plan)

@@ -92,7 +92,7 @@ def test_a_final_request_closes_the_session():
     assert refusal(sessions, request(fetch.id, 1)) == ErrorCode.fetch_session_id_not_found
 
 
-def test_the_session_unused_for_longest_makes_room():
+def test_the_least_recently_used_session_is_evicted():
     sessions = FetchSessionCache(Random(1), 2)
     first, second = opened(sessions), opened(sessions)
     sessions.resolve(request(first.id, 1), by_id=False)
@@ -102,7 +102,7 @@ def test_the_session_unused_for_longest_makes_room():
     sessions.resolve(request(first.id, 2), by_id=False)
 
 
-def test_a_parked_session_is_not_thrown_out():
+def test_a_session_with_a_delayed_fetch_is_not_evicted():
     sessions = FetchSessionCache(Random(1), 1)
     parked = opened(sessions)
     parked.notify = lambda size: None
@@ -111,11 +111,11 @@ def test_a_parked_session_is_not_thrown_out():
     sessions.resolve(request(parked.id, 1), by_id=False)
 
 
-def test_without_slots_every_fetch_stands_alone():
+def test_without_session_slots_every_fetch_is_a_full_one():
     assert not opened(FetchSessionCache(Random(1), 0)).is_session
 
 
-def test_what_an_append_touches_is_looked_at_again_and_nothing_else():
+def test_an_append_marks_its_partition_dirty_and_no_other():
     sessions = FetchSessionCache(Random(1), 10)
     fetch = opened(sessions, wanted=[(index, 0) for index in range(1000)])
     entries = list(fetch.dirty)
@@ -157,12 +157,12 @@ def test_a_follower_that_comes_back_leaves_no_session_behind(partition):
         assert sessions.resolve(request(fetch.id, 1, replica=replica), by_id=False) is fetch
 
 
-def test_sessions_of_consumers_leave_each_other_alone():
+def test_sessions_of_consumers_are_independent():
     sessions = FetchSessionCache(Random(1), 10)
     assert len({opened(sessions).id for _ in range(5)}) == len(sessions) == 5
 
 
-def test_a_request_that_is_parked_in_a_session_hears_that_it_was_closed():
+def test_a_delayed_fetch_is_notified_when_its_session_is_closed():
     sessions = FetchSessionCache(Random(1), 10)
     before = followed(sessions, replica=2)
     told: list[int] = []
@@ -172,7 +172,7 @@ def test_a_request_that_is_parked_in_a_session_hears_that_it_was_closed():
     assert before.closed
 
 
-def test_a_request_parked_in_a_session_that_is_closed_is_refused_and_leaves_nobody_watching(tmp_path):
+def test_a_delayed_fetch_of_a_closed_session_is_refused_and_removes_its_listeners(tmp_path):
     async def test():
         async with brokers(tmp_path, 1) as (broker,), Client.to(broker) as client, Client.to(broker) as other:
             await broker.cluster.create_topics([TopicSpec("t")])

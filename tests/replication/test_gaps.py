@@ -126,7 +126,7 @@ def test_followers_keep_what_their_leader_lost_and_one_of_them_leads(cluster):
     assert wanted_isr(first) == {1, 2, 3}, "nobody lacks less than the leader"
 
 
-def test_what_one_of_them_lacks_besides_it_copies_from_the_one_that_has_it(cluster):
+def test_a_follower_copies_what_only_it_lacks_from_a_replica_that_has_it(cluster):
     first, second, third = cluster
     second.log.truncate_to(6, NOW_MS)
     write(third, 1)
@@ -243,7 +243,7 @@ def test_what_follows_a_gap_survives_a_kill(cluster, point):
     assert not [name for name in first.log.disk.listdir(PATH) if name.endswith(".damaged")]
 
 
-def test_a_broker_goes_on_without_what_only_it_could_have_remembered(cluster, caplog):
+def test_a_single_replica_reads_on_behind_its_own_lost_offsets(cluster, caplog):
     """As coordinators read their own logs: nothing else would ever let them go on."""
     _, _, third = cluster
     assert gaps.next_held(third, 3) == 3, "another replica may have it"
@@ -253,7 +253,7 @@ def test_a_broker_goes_on_without_what_only_it_could_have_remembered(cluster, ca
     assert gaps.next_held(third, END) == END
 
 
-def test_what_was_written_in_reigns_that_the_leader_has_lost_is_cut_nowhere():
+def test_records_of_leader_epochs_that_the_leader_has_lost_are_not_truncated_elsewhere():
     """An older copy of its directory knows nothing of later reigns, and its mark proves a later end."""
     first, third = replica(1), replica(3)
     lead(third, first, epoch=0)

@@ -78,7 +78,7 @@ def test_records_are_read_up_to_the_high_watermark_only(partition):
     assert read(p, 0) is not None
 
 
-def test_a_lower_minimum_commits_what_waited_for_it(partition):
+def test_a_lower_min_insync_replicas_commits_what_waited_for_it(partition):
     p = partition(leading(in_sync=(1,))._replace(replicas=(1, 2)), in_sync_min=2)
     p.append(batch(b"a"), 1, NOW_MS)
     assert p.high_watermark == 0
@@ -93,7 +93,7 @@ def test_the_high_watermark_does_not_go_back(partition):
     assert p.high_watermark == 1
 
 
-def test_who_does_not_lead_takes_no_writes_and_serves_no_reads(partition):
+def test_a_replica_that_does_not_lead_refuses_writes_and_reads(partition):
     p = partition(leading(in_sync=(1, 2), leader=2))
     assert refusal(p.append, batch(b"a"), 1, NOW_MS) == ErrorCode.not_leader_or_follower
     assert refusal(read, p, 0) == ErrorCode.not_leader_or_follower
@@ -156,7 +156,7 @@ def test_batches_behind_one_that_a_full_disk_refused_are_refused_with_the_same_e
     assert sent_by(p, 2, 1, 2) == [ErrorCode.kafka_storage_error, 1, 2]
 
 
-def test_what_overtakes_a_batch_that_the_leader_before_has_refused_is_refused_too(partition):
+def test_a_batch_behind_one_that_the_previous_leader_refused_is_refused(partition):
     """librdkafka sends what follows to the new leader before the old one has answered."""
     p = partition(leading(in_sync=(1, 2)))
     away, none = ErrorCode.not_leader_or_follower, ErrorCode.out_of_order_sequence_number
@@ -175,7 +175,7 @@ def test_what_overtakes_a_batch_that_the_leader_before_has_refused_is_refused_to
     assert [p.append(each, 1, NOW_MS).base_offset for each in anew[1:]] == [5, 6]
 
 
-def test_what_overtakes_the_first_batch_of_a_new_producer_does_not_take_its_place(partition):
+def test_a_batch_that_arrives_before_a_new_producers_first_one_is_held_back(partition):
     """Or the first, when it comes, would count as one that was written long ago: acknowledged, and lost."""
     p = partition(leading(in_sync=(1, 2)))
     away = ErrorCode.not_leader_or_follower
@@ -183,14 +183,14 @@ def test_what_overtakes_the_first_batch_of_a_new_producer_does_not_take_its_plac
     assert sent_by(p, 0, 1, 2, 3) == [0, 1, 2, 3]
 
 
-def test_a_producer_that_is_not_known_any_more_goes_on_where_it_was(partition):
+def test_an_expired_producer_goes_on_with_its_next_sequence(partition):
     p = partition(leading(in_sync=(1, 2)))
     away = ErrorCode.not_leader_or_follower
     assert sent_by(p, 40, 41, 42, 43, 44) == [away] * 5  # as many as a client may have under way
     assert sent_by(p, 40, 41, 42, 43, 44) == [0, 1, 2, 3, 4]
 
 
-def test_where_there_is_no_other_leader_nothing_can_be_on_its_way_back_from_one(partition):
+def test_with_one_replica_a_sequence_gap_is_out_of_order_at_once(partition):
     p = partition()
     assert sent_by(p, 0) == [0]
     p.become(leading(epoch=1))
@@ -231,7 +231,7 @@ def test_a_retry_gets_the_offset_of_the_first_time_and_is_not_written_again(part
     assert refusal(p.append, skipped, 1, NOW_MS) == ErrorCode.out_of_order_sequence_number
 
 
-def test_the_time_of_append_replaces_the_producers(partition):
+def test_log_append_time_replaces_the_producers_timestamps(partition):
     p = partition(log_append_time=True)
     assert p.append(batch(b"a", timestamp=17), 1, NOW_MS).log_append_time_ms == NOW_MS
     (record,) = iterate(read(p, 0), bytes_max=10_000)
@@ -289,7 +289,7 @@ def test_records_are_gone_when_all_that_are_in_sync_have_deleted_them(partition)
     assert p.leader.low_watermark == 3
 
 
-def test_whoever_watches_is_told_of_bytes_and_of_other_changes(partition):
+def test_listeners_are_told_of_bytes_and_of_other_changes(partition):
     p = partition()
     watch = Watch()
     p.high_watermark_listeners[watch] = None
@@ -299,7 +299,7 @@ def test_whoever_watches_is_told_of_bytes_and_of_other_changes(partition):
     assert watch.sizes == [len(view), 0]
 
 
-def test_a_batch_of_very_many_records_is_not_looked_at_one_by_one(partition):
+def test_a_batch_of_very_many_records_is_not_validated_record_by_record(partition):
     view = batch(*[b""] * 200_001)
     p = partition(validate_records=True, bytes_max=10_000_000)
     assert refusal(p.append, view, 1, NOW_MS) == ErrorCode.message_too_large
@@ -316,7 +316,7 @@ def test_what_a_follower_had_before_it_registered_anew_does_not_count(partition)
     assert p.high_watermark == 2
 
 
-def test_a_follower_whose_empty_log_begins_behind_our_end_has_nothing_of_ours(partition):
+def test_a_follower_whose_empty_log_begins_behind_the_leaders_end_is_not_counted(partition):
     p = partition(leading(in_sync=(1, 2)))
     p.append(batch(b"a"), 1, NOW_MS)
     p.leader.fetched_by(2, 8, 5, -1)
@@ -334,7 +334,7 @@ def test_a_follower_with_records_of_a_leader_epoch_that_never_was_is_told_to_tru
     assert p.high_watermark == 0
 
 
-def test_nothing_is_committed_behind_the_end_of_a_log_that_the_disk_refused_to_cut_all_the_way(partition):
+def test_the_high_watermark_stays_within_a_log_that_was_truncated_halfway(partition):
     partition = partition()
     for value in b"abcd":
         partition.append(batch(bytes([value])), ACKS_ALL, NOW_MS)
@@ -351,7 +351,7 @@ def test_nothing_is_committed_behind_the_end_of_a_log_that_the_disk_refused_to_c
     assert (partition.log.log_end, partition.high_watermark) == (3, 2)
 
 
-def test_a_follower_that_is_sent_the_same_again_and_again_is_noticed_once_in_a_while():
+def test_a_follower_that_fetches_the_same_offset_again_and_again_is_noticed():
     follower = Follower(2)
     assert not any(follower.sent_again(7) for _ in range(RESENT_MAX - 1))
     assert follower.sent_again(7)

@@ -29,7 +29,7 @@ __all__ = ["partition"]
 CONFIG = load_broker_config(flags={"broker.id": "1"})
 
 
-def test_a_mistake_with_one_partition_keeps_back_no_other_and_is_over_when_it_is_mended(tmp_path):
+def test_an_unexpected_error_in_one_partition_does_not_stop_the_others(tmp_path):
     async def test():
         disks = FailingDisk(), FailingDisk()
         async with brokers(tmp_path, 2, disks) as (first, second):
@@ -95,7 +95,7 @@ class Context:
         raise AssertionError("nothing is to be cut here")
 
 
-def test_a_leader_hears_of_nothing_that_it_may_count_on_only_when_it_is_on_the_device(partition):
+def test_with_flush_messages_1_a_follower_fetches_only_from_what_is_synced(partition):
     async def test():
         p = partition(synced=True)
         p.append(batch(b"a"), 1, NOW_MS)  # while it led itself, and never synced
@@ -122,7 +122,7 @@ class Unreadable:
         raise StorageFault("Input/output error")
 
 
-def test_a_partition_that_its_leader_cannot_read_keeps_back_no_other(tmp_path):
+def test_a_partition_that_its_leader_cannot_read_does_not_stop_the_others(tmp_path):
     async def test():
         async with brokers(tmp_path, 2) as (first, second):
             await first.cluster.create_topics([TopicSpec(name, 4, 2) for name in ("good", "bad")])
@@ -142,7 +142,7 @@ def test_a_partition_that_its_leader_cannot_read_keeps_back_no_other(tmp_path):
     run(test)
 
 
-def test_a_broker_whose_device_does_not_keep_what_was_cut_ends_itself(tmp_path, monkeypatch):
+def test_a_failed_fsync_of_a_truncation_ends_the_broker(tmp_path, monkeypatch):
     def failing(fd):
         raise OSError(5, "Input/output error")
 
@@ -186,7 +186,7 @@ NOT_KNOWN = "it is not known whether records that acks=all acknowledged are conc
         (4, (2,), False, "ERROR", CONCERNED),
     ],
 )
-def test_a_cut_says_whether_anything_acknowledged_is_concerned_and_what_may_be_is_kept_aside(
+def test_a_truncation_logs_whether_acknowledged_records_are_concerned_and_keeps_a_copy(
     partition, caplog, committed, in_sync, known, level, said
 ):
     p = partition()
@@ -217,7 +217,7 @@ def test_a_cut_says_whether_anything_acknowledged_is_concerned_and_what_may_be_i
     assert all(name in record.getMessage() for name in aside)
 
 
-def test_how_far_the_records_of_another_leader_are_committed_is_not_known_for_certain(partition):
+def test_a_followers_high_watermark_is_not_certain_after_records_of_another_leader(partition):
     p = partition()
     p.append(batch(b"a"), 1, NOW_MS)
     p.become(leading(in_sync=(1, 2), epoch=1, leader=2)._replace(partition_epoch=1))
@@ -242,7 +242,7 @@ class LeaderLost(Leader):
         return self.answers[-1]
 
 
-def test_a_pause_counts_as_time_without_the_leader(partition, caplog):
+def test_time_in_which_the_process_was_paused_counts_as_time_without_the_leader(partition, caplog):
     async def test():
         p = partition()
         p.become(leading(in_sync=(1, 2), epoch=1, leader=2)._replace(partition_epoch=1))
@@ -265,7 +265,7 @@ def test_a_pause_counts_as_time_without_the_leader(partition, caplog):
     assert float(said.removeprefix("following broker 2 again, after ").removesuffix(" s")) >= 24
 
 
-def test_beginning_again_because_this_broker_registered_anew_is_not_told(partition, caplog):
+def test_a_new_registration_restarts_the_fetcher_without_a_log_line(partition, caplog):
     async def test():
         p = partition()
         p.become(leading(in_sync=(1, 2), epoch=1, leader=2)._replace(partition_epoch=1))

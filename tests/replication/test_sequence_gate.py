@@ -62,7 +62,7 @@ async def begin(broker: Broker, client: Client) -> int:
 
 
 @pytest.mark.parametrize("version", [11, 12])
-def test_what_follows_a_batch_that_the_coordinator_was_not_ready_for_does_not_take_its_place(
+def test_a_batch_behind_one_that_the_coordinator_refused_is_refused(
     tmp_path: Path, version: int
 ):
     """Or the first, when it comes again, would be taken for one that was appended long ago: lost, and acknowledged."""
@@ -86,7 +86,7 @@ def test_what_follows_a_batch_that_the_coordinator_was_not_ready_for_does_not_ta
 
 
 @pytest.mark.parametrize("replicas", [(1,), (1, 2)])
-def test_what_follows_a_batch_that_came_before_its_partition_does_not_take_its_place(
+def test_a_batch_behind_one_for_an_unknown_partition_is_refused(
     tmp_path: Path, replicas: tuple[int, ...]
 ):
     """A broker hears of a new topic later than the client does: between two batches, now and then."""

@@ -105,7 +105,7 @@ def test_an_operation_that_marks_another_has_it_answered_too():
     assert happened == ["first answered", "second answered"]
 
 
-def test_a_mistake_with_one_keeps_no_other_from_its_answer(caplog):
+def test_an_error_in_one_operation_does_not_stop_the_others(caplog):
     clock, delayed, happened = made()
 
     class Mistaken(Operation):

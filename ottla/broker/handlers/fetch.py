@@ -118,20 +118,20 @@ class FetchHandler:
         self.delayed.park(delayed, self.runtime.now() + wait_ms / 1000)
         return delayed.pending
 
-    def unreadable(self, entry: CachedPartition, fault: StorageFault) -> PartitionFetched:
-        partition = self.replicas.get(entry.topic, entry.partition)
-        if partition is not None:
-            self._disk_errors.read_refused(partition, fault)
-        return PartitionFetched(entry.partition, ErrorCode.kafka_storage_error)
-
-    def refused(self, entry: CachedPartition, refused: Refused) -> PartitionFetched:
+    def failed(self, entry: CachedPartition, failure: Refused | StorageFault) -> PartitionFetched:
+        """What is said of a partition that cannot be read."""
+        topic, index = entry.topic, entry.partition
+        if isinstance(failure, StorageFault):
+            if (partition := self.replicas.get(topic, index)) is not None:
+                self._disk_errors.read_refused(partition, failure)
+            return PartitionFetched(index, ErrorCode.kafka_storage_error)
         leader_id = leader_epoch = -1
-        if refused.code in (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch):
-            leader_id, leader_epoch = self.replica_manager.leader_of(entry.topic, entry.partition)
+        if failure.code in (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch):
+            leader_id, leader_epoch = self.replica_manager.leader_of(topic, index)
         # As in Kafka: null where the log was asked, empty where there was none to ask.
-        aborted: list[tuple[int, int]] | None = [] if refused.code in _NOT_THERE else None
+        aborted: list[tuple[int, int]] | None = [] if failure.code in _NOT_THERE else None
         return PartitionFetched(
-            entry.partition, refused.code, leader_id=leader_id, leader_epoch=leader_epoch, aborted=aborted
+            index, failure.code, leader_id=leader_id, leader_epoch=leader_epoch, aborted=aborted
         )
 
 

@@ -116,10 +116,8 @@ class FetchReader:
             if self.session.is_session:
                 entry.watch(partition)
             piece = self._read(entry, partition, bytes_max, whole_first_batch=whole_first_batch)
-        except Refused as refused:
-            return self._handler.refused(entry, refused)
-        except StorageFault as fault:  # one that cannot be read must not keep back all others
-            return self._handler.unreadable(entry, fault)
+        except (Refused, StorageFault) as failure:  # one that cannot be read must not keep back all others
+            return self._handler.failed(entry, failure)
         return piece if isinstance(piece, PartitionFetched) else (partition, piece)
 
     def _read(
@@ -159,18 +157,12 @@ class FetchReader:
                 return self._finish_later(found)
             try:
                 data = piece.load_nowait() if small else _data(piece, size)
+                if data is None:
+                    return self._finish_later(found)
+                results.append((entry, self._loaded(entry, piece, data)))
             except (Refused, StorageFault) as failure:
-                results.append((entry, self._unloaded(entry, failure)))
-                continue
-            if data is None:
-                return self._finish_later(found)
-            results.append((entry, self._loaded(entry, piece, data)))
+                results.append((entry, self._handler.failed(entry, failure)))
         return self._encode(results, size)
-
-    def _unloaded(self, entry: CachedPartition, failure: Refused | StorageFault) -> PartitionFetched:
-        if isinstance(failure, Refused):
-            return PartitionFetched(entry.partition, failure.code)
-        return self._handler.unreadable(entry, failure)
 
     def _count(self, topic: str, piece: Slice) -> None:
         traffic = self._handler.traffic[topic]
@@ -178,9 +170,8 @@ class FetchReader:
         traffic.records_out += piece.end_offset() - piece.offset
 
     def _loaded(self, entry: CachedPartition, piece: Slice, data: Buffer | ResponseSource) -> PartitionFetched:
-        partition = self._handler.replicas.get(entry.topic, entry.partition)
-        if partition is None:
-            return self._gone(entry)
+        handler, topic, index = self._handler, entry.topic, entry.partition
+        partition = handler.replicas.get(topic, index) or handler.replica_manager.find(topic, index)  # which says why
         level = self.message.isolation_level
         if piece.length:
             self._count(partition.topic, piece)
@@ -189,14 +180,6 @@ class FetchReader:
         if entry.offset < partition.log_start:  # what was aborted there is known no more
             return PartitionFetched(entry.partition, ErrorCode.offset_out_of_range)
         return state_of(entry, partition, data, level)._replace(aborted=partition.aborted(piece))
-
-    def _gone(self, entry: CachedPartition) -> PartitionFetched:
-        """It was here when the request came."""
-        try:
-            self._handler.replica_manager.find(entry.topic, entry.partition)
-        except Refused as refused:
-            return self._handler.refused(entry, refused)
-        return PartitionFetched(entry.partition, ErrorCode.not_leader_or_follower)
 
     def _finish_later(self, found: Found) -> Pending:
         """Some of it has to come from the device."""
@@ -231,7 +214,7 @@ class FetchReader:
                     data = await self._handler.runtime.offload(piece.load)
                 results.append((entry, self._loaded(entry, piece, data)))
             except (Refused, StorageFault) as failure:
-                results.append((entry, self._unloaded(entry, failure)))
+                results.append((entry, self._handler.failed(entry, failure)))
         return self._encode(results, size)
 
     def _fit(self, found: Found) -> None:
