@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from ottla import blocking
 from ottla.spark import exactly_once
-from ottla.spark.exactly_once import Identity
+from ottla.spark.exactly_once import WriteIdentity
 from tests.harness import walks
 from tests.harness.call_trace import Trace, traced
 from tests.spark.conftest import Create
@@ -30,8 +30,8 @@ def micro_batches(broker, source: str, sink: str) -> Trace:
             ended = reader.latestOffset(begun, ReadAllAvailable())
             for part in reader.partitions(begun, ended):
                 list(reader.read(part))
-            written = exactly_once.write(plan, Identity(sink, version), 0, rows(version))
-            exactly_once.commit(plan, Identity(sink, version), [written])
+            written = exactly_once.write(plan, WriteIdentity(sink, version), 0, rows(version))
+            exactly_once.commit(plan, WriteIdentity(sink, version), [written])
         begun = ended
     return trace
 
