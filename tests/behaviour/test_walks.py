@@ -225,6 +225,12 @@ async def failover_walk(directory: Path) -> Trace:
 
         await until(lambda: all(broker.replicas.get("t", 0) is not None for broker in cluster))
         await until(lambda: replica(second).leads and all(len(replica(broker).in_sync) == 3 for broker in cluster))
+        reconciles = Function("cluster/controller_loop.py", "ControllerLoop._reconcile")
+        busy = True
+        while busy:  # until the controller has done all that the new topic asks for
+            with traced() as trace:
+                await asyncio.sleep(0.3)
+            busy = reconciles in trace.calls
         cluster.remove(second)
         with traced() as trace:
             await stop_broker(second)
