@@ -354,7 +354,7 @@ class OutboundConnection(asyncio.BufferedProtocol):
             self.gone.set_result(None)
         self._lose(Loss.CLOSED, f"the connection broke: {failure}" if failure else "it closed the connection")
 
-    # Answers in.
+    # Responses.
 
     def _hand_over(self, answer: memoryview) -> None:
         if not self._in_flight:
