@@ -26,17 +26,11 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from ottla.errors import ErrorCode, Refused
+from ottla.log import transaction_index
 from ottla.log.manifest import NO_CRC, LostEnd
 from ottla.log.producers import NO_EPOCH, NO_OFFSET, Producers
 from ottla.log.segment import file_stem
-from ottla.log.transaction_index import (
-    SUFFIX,
-    AbortedTransaction,
-    TransactionIndex,
-    TransactionIndexDamaged,
-    encode,
-    write,
-)
+from ottla.log.transaction_index import SUFFIX, AbortedTransaction, TransactionIndex, TransactionIndexDamaged
 from ottla.log.unsynced import Unsynced
 from ottla.runtime import Buffer, Disk
 from ottla.wire import marker as markers
@@ -178,7 +172,7 @@ class Transactions:
             return NO_CRC
         if not index.loaded:
             return None
-        return crc32c(encode(index.entries)) if index.entries else NO_CRC
+        return crc32c(transaction_index.encode(index.entries)) if index.entries else NO_CRC
 
     def adopt(self, bases: Sequence[int]) -> None:
         """These are the log's segments from now on, by base offset."""
@@ -207,7 +201,7 @@ class Transactions:
         if base_offset in self._indexes:
             next(self._entries_from(base_offset), None)
         if base_offset in self._indexes or entries:
-            write(self._disk, file_stem(self._path, base_offset) + SUFFIX, entries)
+            transaction_index.write(self._disk, file_stem(self._path, base_offset) + SUFFIX, entries)
 
     def replace(self, base_offset: int) -> None:
         """The compacted segment is in its place."""

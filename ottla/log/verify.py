@@ -122,20 +122,14 @@ def verify_checkpoints(
         findings.append(Finding(f"{directory}/{checkpoints.META_PROPERTIES}", str(fault), OWNER))
     points, high = told.get(checkpoints.RECOVERY_POINTS, {}), told.get(checkpoints.HIGH_WATERMARKS, {})
     mark = checkpoints.read_clean_shutdown(disk, directory)
-    began, ended = {}, {}
-    for closed in (mark.logs if mark is not None else None) or ():
-        key = closed.topic, closed.partition
-        points[key], began[key], ended[key] = max(points.get(key, 0), closed.end), closed.start, closed.end
+    closed = {(each.topic, each.partition): (each.start, each.end) for each in (mark and mark.logs) or ()}
+    for key, (_, end) in closed.items():
+        points[key] = max(points.get(key, 0), end)
     starts, cleaned = told.get(checkpoints.LOG_STARTS, {}), told.get(checkpoints.CLEANED, {})
+    unclosed = NOT_KNOWN, NOT_KNOWN
     by_partition = {
         key: Checkpointed(
-            Evidence(
-                points.get(key, 0),
-                high.get(key, 0),
-                began.get(key, NOT_KNOWN),
-                ended.get(key, NOT_KNOWN),
-                starts.get(key, NOT_KNOWN),
-            ),
+            Evidence(points.get(key, 0), high.get(key, 0), *closed.get(key, unclosed), starts.get(key, NOT_KNOWN)),
             starts.get(key, 0),
             cleaned.get(key, 0) > 0,
         )
