@@ -83,7 +83,9 @@ def rewrite_index(log: PartitionLog, base_offset: int) -> None:
     crossing = Crossing(log, producers, reader, base_offset)
     following = log.segment_after(segment)
     expected, end = base_offset, log.log_end if following is None else following.base_offset
-    for _, header, batch in whole(segment.log, 0, segment.size):
+    read = 0
+    for position, header, batch in whole(segment.log, 0, segment.size):
+        read = position + header.size
         if not expected <= header.base_offset <= header.last_offset < end:  # no checksum covers that
             raise Refused(
                 ErrorCode.corrupt_message, f"offset {header.base_offset} stands where {expected} was expected"
@@ -92,6 +94,8 @@ def rewrite_index(log: PartitionLog, base_offset: int) -> None:
         crossing.reach(header.base_offset)
         if header.producer_id >= 0:
             reader.record(header, batch, header.base_offset, 0, segment_base=base_offset)
+    if read < segment.size:  # a damaged length ends the walk: what was aborted behind it must not go from the index
+        raise Refused(ErrorCode.corrupt_message, f"{segment.log.path} has no whole batch at {read}")
     reader.finish(base_offset)
 
 

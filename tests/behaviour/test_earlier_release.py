@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import re
 import tarfile
 from collections.abc import Iterator
@@ -21,7 +22,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.cli.main import cli
 from ottla.local.waiting import wait_for
+from ottla.log import checkpoints
 from ottla.log.manifest import FILE_NAME
+from ottla.runtime.disk import RealDisk
 from tests.conftest import EXTERNAL
 from tests.harness.brokers import WatchedBroker
 
@@ -117,14 +120,20 @@ def test_a_data_directory_of_0_1_0_is_opened_and_opened_again_by_0_1_0(process):
 
 @pytest.mark.long
 def test_changes_made_by_0_1_0_after_this_release_are_kept(process):
-    """0.1.0 removes the manifest when it opens a log: nothing that was claimed before holds against what it left."""
+    """0.1.0 removes the manifest when it opens a log, and its clean-shutdown mark names no logs: what was claimed
+    before does not hold against what it left."""
     process.start()
     process.stop()
+    mark = process.data / checkpoints.CLEAN_SHUTDOWN
+    mark.write_text(json.dumps({"version": 0, "brokerEpoch": json.loads(mark.read_text())["brokerEpoch"]}))
     for manifest in process.data.glob(f"*/{FILE_NAME}"):
         manifest.unlink()
     (first,) = sorted((process.data / "plain-1").glob("*.log"))[:1]
     for kind in ("log", "index", "timeindex"):  # as its retention would have done
         first.with_suffix(f".{kind}").unlink()
+    disk, directory = RealDisk(), str(process.data)
+    starts = checkpoints.read_offsets(disk, directory, checkpoints.LOG_STARTS)
+    checkpoints.write_offsets(disk, directory, checkpoints.LOG_STARTS, {**starts, ("plain", 1): 1})
     verify(process.data)
     process.start()
     assert held(process) == {**HELD, ("plain", 1): HELD["plain", 1][1:]}

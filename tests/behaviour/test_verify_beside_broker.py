@@ -105,7 +105,7 @@ def test_log_verify_reports_nothing_on_a_healthy_broker(process):
     assert verify(process.data)["damaged"] == []
     process.start()
     with Load(process) as load:
-        wait_for(lambda: load.rounds > 5, "some load", 60)
+        wait_for(lambda: load.rounds > 5 and len([*(process.data / "cut-0").glob("*.log")]) > 4, "some load", 60)
     assert verify(process.data)["damaged"] == []
     segments = sorted((process.data / "cut-0").glob("*.log"))
     assert len(segments) > 3

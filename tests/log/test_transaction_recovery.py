@@ -151,6 +151,21 @@ def test_any_one_file_that_is_damaged_shows_nobody_what_was_aborted(data):
     assert set(read_committed(again)[0].values()) <= set(shown.values()), "less than before is shown"
 
 
+def test_a_marker_whose_length_is_damaged_does_not_go_from_the_index_that_is_rebuilt_without_a_manifest():
+    disk, committed, end = closed()
+    *_, last = opened(disk, end, clean=True).segments
+    *_, (abort, _), (_, header) = headers(last.log, 0, last.size)
+    assert header.is_control
+    disk, committed, end = closed()
+    disk.remove(f"{PATH}/{FILE_NAME}")
+    content = bytearray(disk.read(last.log.path))
+    content[abort + 8] ^= 1  # the length of the marker points behind the end of the file
+    disk.write_atomic(last.log.path, bytes(content))
+    log = opened(disk, end, clean=True)
+    assert log.damage is not None
+    assert set(read_committed(log)[0].values()) <= committed
+
+
 def test_behind_a_marker_that_was_given_up_everything_is_stable_after_a_kill():
     disk, committed, end = closed()
     *_, last = opened(disk, end, clean=True).segments
