@@ -101,8 +101,8 @@ def test_a_damaged_copy_is_found_and_replaced_as_the_advice_says(kept):
 
     assert "leave the files as they are" in found.output
     assert "ottla.scrub.interval.ms" in found.output
-    hurry = ["configs", "set", "broker", "all", "ottla.scrub.interval.ms=3000", "-b", kept.cluster[1].bootstrap]
-    assert CliRunner().invoke(cli, hurry).exit_code == 0
+    expedite = ["configs", "set", "broker", "all", "ottla.scrub.interval.ms=3000", "-b", kept.cluster[1].bootstrap]
+    assert CliRunner().invoke(cli, expedite).exit_code == 0
     broker.start()
     wait_for(lambda: logs(broker.data) == logs(kept.cluster[1].data), "the damaged batch to be copied anew", 60)
     kept.await_in_sync()

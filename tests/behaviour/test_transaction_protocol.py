@@ -226,14 +226,14 @@ def test_add_partitions_to_txn_with_an_unknown_partition_adds_none(producer: Raw
 
 
 def test_unknown_producers_and_invalid_timeouts_are_refused(connection: Connection, topic: str):
-    stranger = Raw(connection)
-    stranger.producer_id, stranger.epoch = 999_999, 0
-    assert stranger.add(topic, 0) == [INVALID_MAPPING]
-    assert stranger.end(committed=True) == INVALID_MAPPING
-    assert stranger.send(topic) == INVALID_MAPPING
-    assert stranger.state() == str(NOT_FOUND)
-    assert stranger.init(timeout_ms=0) == INVALID_TIMEOUT
-    assert stranger.init(timeout_ms=900_001) == INVALID_TIMEOUT
+    unknown = Raw(connection)
+    unknown.producer_id, unknown.epoch = 999_999, 0
+    assert unknown.add(topic, 0) == [INVALID_MAPPING]
+    assert unknown.end(committed=True) == INVALID_MAPPING
+    assert unknown.send(topic) == INVALID_MAPPING
+    assert unknown.state() == str(NOT_FOUND)
+    assert unknown.init(timeout_ms=0) == INVALID_TIMEOUT
+    assert unknown.init(timeout_ms=900_001) == INVALID_TIMEOUT
     empty = Raw(connection)
     empty.id = ""
     assert empty.init() == INVALID_REQUEST

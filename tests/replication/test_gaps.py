@@ -254,7 +254,7 @@ def test_a_single_replica_reads_on_behind_its_own_lost_offsets(cluster, caplog):
 
 
 def test_records_of_leader_epochs_that_the_leader_has_lost_are_not_truncated_elsewhere():
-    """An older copy of its directory knows nothing of later reigns, and its mark proves a later end."""
+    """An older copy of its directory knows nothing of later leader epochs, and its mark proves a later end."""
     first, third = replica(1), replica(3)
     lead(third, first, epoch=0)
     write(third, 10)

@@ -161,7 +161,7 @@ def test_a_batch_behind_one_that_the_previous_leader_refused_is_refused(partitio
     p = partition(leading(in_sync=(1, 2)))
     away, none = ErrorCode.not_leader_or_follower, ErrorCode.out_of_order_sequence_number
     assert sent_by(p, 0, 1) == [0, 1]
-    assert sent_by(p, 4) == [none]  # within a reign nobody else can have refused what is missing
+    assert sent_by(p, 4) == [none]  # within a leader epoch nobody else can have refused what is missing
     p.become(leading(in_sync=(1, 2), epoch=1))
     assert sent_by(p, 3, 4) == [away] * 2
     assert sent_by(p, 2, 3, 4) == [2, 3, 4]

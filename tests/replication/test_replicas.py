@@ -62,7 +62,7 @@ async def loaded(disk, image: Image, mark: CleanShutdown | None = None, *, data:
     return made
 
 
-def namesake(of: Topic) -> Topic:
+def recreated(of: Topic) -> Topic:
     return of._replace(id=b"another".ljust(16, b"\0"))
 
 
@@ -137,7 +137,7 @@ def test_a_topic_that_takes_the_name_of_one_that_could_not_be_removed_has_nothin
     disk.broken = True
     replicas.drop(topic())
     disk.broken = False
-    replicas.host(namesake(topic()))
+    replicas.host(recreated(topic()))
     assert replicas.get("orders", 0).log.log_end == 0
     assert any(name.endswith("-delete") for name in disk.listdir(DATA))
 
@@ -147,20 +147,20 @@ def test_a_topic_that_takes_the_name_of_a_deleted_one_keeps_its_records_when_the
     write_and_delete_ten(replicas)
     for directory in replicas.drop(topic()):
         disk.rmtree(directory)
-    replicas.host(namesake(topic()))
+    replicas.host(recreated(topic()))
     for _ in range(3):
         replicas.get("orders", 0).append(batch(b"new"), ACKS_ALL, NOW_MS)
     disk.process_died()
-    log = start(disk, namesake(topic())).get("orders", 0).log
+    log = start(disk, recreated(topic())).get("orders", 0).log
     assert (log.log_start, log.log_end) == (0, 3)
 
 
-def test_a_checkpoint_that_was_under_way_when_a_topic_was_deleted_says_nothing_of_its_namesake(replicas, disk):
+def test_a_checkpoint_that_was_under_way_when_a_topic_was_deleted_says_nothing_of_the_recreated_topic(replicas, disk):
     replicas.host(topic())
     replicas.get("orders", 0).append(batch(b"old"), ACKS_ALL, NOW_MS)
     late = replicas.checkpoint(HIGH_WATERMARKS)
     replicas.drop(topic())
-    replicas.host(namesake(topic()))
+    replicas.host(recreated(topic()))
     replicas.get("orders", 0).append(batch(b"new"), 0, NOW_MS)
     late()  # its thread was slow
     assert read_offsets(disk, DATA, HIGH_WATERMARKS) == {}
@@ -170,7 +170,7 @@ def test_a_topic_that_takes_the_name_of_a_deleted_one_takes_no_record_before_che
     replicas.host(topic())
     write_and_delete_ten(replicas)
     replicas.drop(topic())
-    replicas.host(namesake(topic()))
+    replicas.host(recreated(topic()))
     disk.capacity_bytes = disk.used()
     with pytest.raises(Refused):
         replicas.get("orders", 0).append(batch(b"new"), ACKS_ALL, NOW_MS)
@@ -186,10 +186,10 @@ def test_a_topic_that_takes_the_name_of_one_deleted_while_the_broker_was_away_be
     replicas.close()
     disk.process_died()
     away = start(disk, clean=True, tombstones=tombstones)
-    away.host(namesake(topic()))
+    away.host(recreated(topic()))
     away.get("orders", 0).append(batch(b"new"), ACKS_ALL, NOW_MS)
     disk.process_died()
-    log = start(disk, namesake(topic())).get("orders", 0).log
+    log = start(disk, recreated(topic())).get("orders", 0).log
     assert (log.log_start, log.log_end) == (0, 1)
 
 
@@ -334,7 +334,7 @@ def test_a_topic_id_that_was_lost_may_be_that_of_a_deleted_topic_with_the_same_n
     assert replicas.close()
     disk.flip_bit(f"{DATA}/orders-0/partition.metadata", 9)
     disk.remove(f"{DATA}/orders-0/{manifest.FILE_NAME}")
-    now, gone = namesake(topic()), {topic().id: Tombstone("orders", (1,))}
+    now, gone = recreated(topic()), {topic().id: Tombstone("orders", (1,))}
     image = Image(topics={"orders": now}, names={now.id: "orders"}, tombstones=gone)
     again = asyncio.run(loaded(disk, image)).get("orders", 0)
     assert again is not None
@@ -381,7 +381,7 @@ def test_a_file_in_the_place_of_a_partition_is_set_aside_though_nothing_tells_of
 
 def test_a_topic_that_takes_the_name_of_one_that_was_lost_is_not_damaged(replicas, disk):
     ends = lose(replicas, disk)
-    again = start(disk, namesake(topic()), clean=True, logs=ends)
+    again = start(disk, recreated(topic()), clean=True, logs=ends)
     assert again.damaged() == ()
     assert again.get("orders", 0).log.log_end == 0
 
