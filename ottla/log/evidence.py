@@ -160,12 +160,12 @@ def between_segments(
     for segment, following in pairwise(segments):
         if segment.base_offset in claims:
             continue
-        end = last_end(segment)
+        end, size = last_end(segment)
         if end < following.base_offset:
             found.append((end, following.base_offset))
             notes.append(f"{segment.log.path} ends at offset {end}, and the next one begins at {following.base_offset}")
-            if (size := whole_end(segment)[1]) < segment.size:
-                _cut_back(log, segment, size, notes)  # part of a batch: nothing may follow it
+        if size < segment.size:
+            _cut_back(log, segment, size, notes)  # no whole batch: nothing may follow it, and nobody may read it
     return found
 
 
@@ -210,12 +210,13 @@ def _wrong(log: PartitionLog, claim: SegmentClaim, segment: Segment | None) -> s
     return f"{log.path}/{claim.base_offset:020d}.log {has}"
 
 
-def last_end(segment: Segment) -> int:
-    """Where a segment ends, by its last batches: from the last entry of its index on."""
+def last_end(segment: Segment) -> tuple[int, int]:
+    """Where the whole batches of a segment end, as `whole_end`: by its last batches, from the last entry of its index
+    on, if they end with the file."""
     for position, header in readable_headers(segment, segment.offsets.peek_last_position(segment.size)):
         if position + header.size == segment.size:
-            return header.next_offset
-    return whole_end(segment)[0]
+            return header.next_offset, segment.size
+    return whole_end(segment)
 
 
 def whole_end(segment: Segment) -> tuple[int, int]:

@@ -300,6 +300,8 @@ def close(log: PartitionLog, written: Collection[str]) -> None:
         if claim is None or claim.index_crc == NO_CRC or any(path.startswith(stem) for path in written):
             _sync_indexes(segment)
             txnindex_crc = log.transactions.index_crc(segment.base_offset)
+            if txnindex_crc is None and claim is not None:
+                txnindex_crc = claim.txnindex_crc
             claim = claim_of(log.disk, log.path, segment.base_offset, end, segment.size, txnindex_crc)
         claims.append(claim)
     _restore_epochs(log)

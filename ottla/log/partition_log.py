@@ -256,7 +256,7 @@ class PartitionLog:
             if not segment.awake:
                 segment.wake(config)
             if segment.must_roll(config, size, last_offset, max_timestamp, now_ms):
-                segment = self._roll(base_offset, now_ms)
+                segment = self.begin_segment(base_offset, now_ms)
             if not segment.size:
                 self.make_directory()
                 self.made_files = True
@@ -377,11 +377,12 @@ class PartitionLog:
         """Seal the active segment and begin another one at the log end, unless it is empty."""
         if self.active.size and not self.dropped:
             self._repair(now_ms)
-            self._roll(self.log_end, now_ms)
+            self.begin_segment(self.log_end, now_ms)
         return self.active
 
-    def _roll(self, base_offset: int, now_ms: int) -> Segment:
-        """On a StorageFault the log is as it was, and rolling may be tried again."""
+    def begin_segment(self, base_offset: int, now_ms: int) -> Segment:
+        """Seal the active segment and begin another one. On a StorageFault the log is as it was: it may be tried
+        again."""
         old = self.active
         fresh = Segment(self.disk, self.path, base_offset, created_ms=now_ms)
         kept = self.segments
@@ -405,7 +406,7 @@ class PartitionLog:
     def go_on_at(self, offset: int, now_ms: int) -> None:
         """Nothing will ever stand between the log end and `offset`: go on there."""
         self._repair(now_ms)
-        self._roll(offset, now_ms)
+        self.begin_segment(offset, now_ms)
         self.log_end = offset
 
     def prepare_sync(self, *, sealed_only: bool = False) -> SyncJob | None:

@@ -168,8 +168,9 @@ class Repair:
                 if not fits or (behind_gap and self._moved(segment, at, header, expected, limit)):
                     return position, f"offset {header.base_offset} stands where {expected} was expected"
                 if self._next_offset < segment.base_offset:
-                    hole = f"offsets {self._next_offset}..{segment.base_offset - 1} before it are missing"
-                    self._notes.append(f"{segment.log.path}: {hole}")
+                    if segment.base_offset > self._log.log_start:
+                        hole = f"offsets {self._next_offset}..{segment.base_offset - 1} before it are missing"
+                        self._notes.append(f"{segment.log.path}: {hole}")
                     self._lose(segment.base_offset)  # now it is known that the log goes on here
                 builder.add(at, header)
                 self._note(segment, header, batch)

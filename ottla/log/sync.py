@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ottla.errors import StorageFault, SyncFault
 from ottla.log import manifest_file
-from ottla.log.checkpoints import partition_metadata
+from ottla.log.checkpoints import partition_metadata, write_partition_metadata
 from ottla.log.manifest import claim_of
 from ottla.log.unsynced import Unsynced
 
@@ -90,6 +90,7 @@ def prepare(log: PartitionLog, offset: int, *, sealed_only: bool) -> SyncJob | N
     files: list[tuple[Segment, Unsynced]] = []
     sealed: list[tuple[Segment, int, int | None]] = []
     if log.made_files and log.topic_id is not None and log.disk.exists(log.path):
+        write_partition_metadata(log.disk, log.path, log.topic_id)  # it may have been removed
         files.append((log.active, Unsynced(partition_metadata(log.disk, log.path), passing=True)))
     ends = [*(segment.base_offset for segment in log.segments[1:]), log.log_end]
     for segment, following in zip(log.segments, ends, strict=True):

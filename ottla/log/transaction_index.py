@@ -19,7 +19,10 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from ottla.errors import StorageFault
+from ottla.log.manifest import NO_CRC
 from ottla.log.unsynced import Mark, Unsynced
 from ottla.runtime import Disk
 from ottla.wire.batch import BatchHeader
@@ -79,7 +82,7 @@ def write(disk: Disk, path: str, entries: list[AbortedTransaction]) -> None:
 class TransactionIndex:
     """In memory only while it is asked for; every entry is written at once, and synced with its segment."""
 
-    __slots__ = ("_disk", "_draft", "_entries", "_late", "_path", "_torn", "_unsynced")
+    __slots__ = ("_crc", "_disk", "_draft", "_entries", "_late", "_path", "_torn", "_unsynced")
 
     def __init__(self, disk: Disk, stem: str, *, found: bool = False) -> None:
         self._disk = disk
@@ -89,6 +92,7 @@ class TransactionIndex:
         self._unsynced = Mark()
         self._torn = False
         self._draft = False
+        self._crc: int | None = None  # of the file, if the entries were in memory before
 
     def begin_again(self) -> None:
         """Its segment is read anew. The file stays as it is meanwhile: it may be all that a crash would leave."""
@@ -108,9 +112,20 @@ class TransactionIndex:
         return self._entries is not None
 
     @property
+    def crc(self) -> int | None:
+        """The checksum of the entries that are or were in memory, which no damage to the file reaches; None if they
+        never were."""
+        if self._entries is None:
+            return self._crc
+        return crc32c(encode(self._entries)) if self._entries else NO_CRC
+
+    @property
     def entries(self) -> list[AbortedTransaction]:
         if self._entries is None:
-            self._entries = decode(self._disk.read(self._path)) + self._late
+            data = self._disk.read(self._path)
+            if self._crc not in (None, crc32c(data)):
+                raise TransactionIndexDamaged("it is not what was written to it")
+            self._entries = decode(data) + self._late
             self._late = []
         return self._entries
 
@@ -171,6 +186,7 @@ class TransactionIndex:
 
     def release_memory(self) -> None:
         if self._entries and not self._unsynced:
+            self._crc = self.crc
             self._entries = None
 
 

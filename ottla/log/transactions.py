@@ -23,8 +23,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from ottla.errors import ErrorCode, Refused
 from ottla.log import transaction_index
 from ottla.log.manifest import NO_CRC, LostEnd
@@ -165,14 +163,9 @@ class Transactions:
             return
 
     def index_crc(self, base_offset: int) -> int | None:
-        """What the manifest may claim of a segment's index: the checksum of the entries in memory, which no damage to
-        the file reaches. None: they are not in memory."""
+        """What the manifest may claim of a segment's index; None: nothing is known of it but the file."""
         index = self._indexes.get(base_offset)
-        if index is None:
-            return NO_CRC
-        if not index.loaded:
-            return None
-        return crc32c(transaction_index.encode(index.entries)) if index.entries else NO_CRC
+        return NO_CRC if index is None else index.crc
 
     def adopt(self, bases: Sequence[int]) -> None:
         """These are the log's segments from now on, by base offset."""

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from ottla.errors import Refused, StorageFault
-from ottla.log import recovery, transaction_recovery
+from ottla.log import evidence, recovery, transaction_recovery
 from ottla.log.damage import mark_missing, trim
 from ottla.log.quarantine import quarantine_bytes, quarantine_file
 from ottla.log.scan import headers
@@ -82,6 +82,10 @@ def settle(log: PartitionLog, now_ms: int) -> None:
     log.snapshots.truncate(log.log_end)
     log.transactions.truncate(log.log_end)
     transaction_recovery.reload_producers(log, now_ms)
+    if log.active.size and evidence.last_end(log.active)[0] < log.log_end:
+        # Offsets between were deleted or lost. The name of a segment says where the log goes on: a batch behind a gap
+        # within one would count as damaged.
+        log.begin_segment(log.log_end, now_ms)
     log.epochs_file.save(log.epochs)
     log.disk.sync_dir(log.path)
     log.failure = None

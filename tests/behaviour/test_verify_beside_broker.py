@@ -117,6 +117,9 @@ def test_log_verify_reports_nothing_on_a_healthy_broker(process):
     assert {each["path"] for each in told} == {str(segments[-3])}
     segments[-3].with_suffix(".gone").rename(segments[-3])
     (index,) = sorted((process.data / "decided-0").glob("*.txnindex"))[:1]
+    manifest = process.data / "decided-0" / FILE_NAME
+    claim = b"\nsegment %d " % int(index.stem)
+    wait_for(lambda: claim in manifest.read_bytes(), "the segment of the index in the manifest", 60)
     whole = index.read_bytes()
     index.write_bytes(whole[:9] + bytes([whole[9] ^ 4]) + whole[10:])
     assert [each["path"] for each in verify(process.data)["damaged"]] == [str(index)]

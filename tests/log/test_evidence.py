@@ -202,3 +202,16 @@ def test_a_directory_where_a_file_should_be_is_set_aside(tmp_path: Path, kind):
     assert log.log_end == end + 1
     assert log.recovery.notes == ()
     log.close()
+
+
+def test_noise_behind_a_sealed_segment_is_cut_off_without_a_manifest_too():
+    disk, _ = young(synced=True)
+    name = f"{PATH}/{0:020d}.log"
+    data = disk.read(name)
+    disk.write_atomic(name, data + Random(3).randbytes(84))
+    disk.remove(f"{PATH}/{FILE_NAME}")
+    log = killed(disk, recovery_point=12)
+    assert log.damage is None
+    assert log.segments[0].size == len(data)
+    assert disk.read(name) == data
+    assert any("cut back" in note for note in log.recovery.notes)

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,9 +16,12 @@ from ottla.errors import Refused, StorageFault
 from ottla.log.log_config import LogConfig
 from ottla.log.manifest import FILE_NAME, Manifest, ManifestDamaged, SegmentClaim, file_crc, read, without
 from ottla.log.partition_log import PartitionLog
+from ottla.log.scrub import derived_damage
+from ottla.sim.disk import SimDisk
 from tests.log.batches import NOW, PATH, append, fill, stored
 from tests.log.compacting import compact, put
 from tests.log.manifests import contradictions
+from tests.log.test_transactions import end, write
 from tests.log.test_truncation import RefusingDisk
 
 SMALL: dict[str, Any] = {"segment_bytes": 250, "index_interval_bytes": 0}
@@ -255,3 +259,23 @@ def test_many_ranges_are_taken_from_others_at_no_great_cost():
     gone = [(at, at + 1) for at in range(0, 400, 2)]
     assert without([(0, 400)], gone) == tuple((at, at + 1) for at in range(1, 400, 2))
     assert without([(500, 501)], gone) == ((500, 501),)
+
+
+def test_a_transaction_index_that_changes_before_its_segment_is_claimed_is_not_claimed_as_it_is():
+    """Recovery has made it anew, and its memory was released: the file is not asked what it should be."""
+    disk = SimDisk(Random(2))
+    config = LogConfig(segment_bytes=1000)
+    log = PartitionLog.open(disk, PATH, config, now_ms=NOW)
+    for sequence in range(20):
+        write(log, 7, sequence)
+        end(log, 7, committed=False)
+    log = PartitionLog.open(disk, PATH, config, now_ms=NOW)
+    index = f"{PATH}/{0:020d}.txnindex"
+    data = disk.read(index)
+    log.release_memory(log.log_end)
+    disk.flip_bit(index, 75)
+    log.sync()
+    claim = log.manifest.claim(0)
+    assert claim is not None
+    assert claim.txnindex_crc == crc32c(data)
+    assert derived_damage(log, claim) == [index]

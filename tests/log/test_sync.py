@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from ottla.errors import StorageFault
+from ottla.log.checkpoints import PARTITION_METADATA, read_partition_metadata
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.log_config import LogConfig
@@ -178,3 +179,17 @@ def test_a_job_that_truncation_overtakes_while_it_writes_the_epochs_writes_them_
     written = LeaderEpochs.read(log.disk, log.path)
     assert written is not None
     assert written.entries == [(2, 0)]
+
+
+def test_partition_metadata_that_was_removed_is_written_again():
+    disk = SimDisk(Random(1))
+    topic_id = bytes(range(16))
+    log = PartitionLog.open(disk, PATH, LogConfig(), topic_id=topic_id, now_ms=NOW)
+    append(log)
+    log.sync()
+    path = f"{PATH}/{PARTITION_METADATA}"
+    disk.remove(path)
+    log = PartitionLog.open(disk, PATH, LogConfig(), topic_id=topic_id, now_ms=NOW)
+    append(log)
+    assert log.sync() == 2
+    assert read_partition_metadata(disk, PATH) == topic_id

@@ -163,3 +163,28 @@ def test_it_is_closed_cleanly_only_when_it_is_settled(lose):
         again = PartitionLog.open(disk, PATH, CONFIG, clean=True, log_start=log.log_start, now_ms=NOW)
         assert (again.log_end, stored(again), again.epochs.entries) == told
         assert all(last_offset < again.log_end for _, _, last_offset, _ in aborted_on_disk(disk))
+
+
+def test_a_log_that_goes_on_behind_deleted_offsets_that_were_lost_is_read_again_as_it_is():
+    """A power cut takes the end of a segment that was deleted already (DeleteRecords) and was not synced, and what
+    follows: the log is cut there, and goes on at its log start."""
+    disk = SimDisk(Random(1))
+    log = PartitionLog.open(disk, PATH, CONFIG, now_ms=NOW)
+    append(log)
+    log.sync()
+    first = log.active.size
+    for _ in range(8):
+        append(log, 2)
+    log.raise_log_start(3)
+    disk.open(f"{PATH}/{0:020d}.log").truncate(first)
+    log = PartitionLog.open(disk, PATH, CONFIG, recovery_point=1, log_start=3, now_ms=NOW)
+    assert log.damage is not None
+    assert log.damage.missing[0][0] == 3
+    log.truncate_to(3, NOW)
+    assert (log.log_start, log.log_end) == (3, 3)
+    batch = append(log)
+    for clean in (False, True):
+        again = PartitionLog.open(disk, PATH, CONFIG, recovery_point=1, log_start=3, clean=clean, now_ms=NOW)
+        assert (again.log_end, again.damage, again.recovery.notes) == (log.log_end, None, ())
+        assert stored(again)[-1:] == [batch]
+        again.close()
