@@ -25,7 +25,7 @@ NOT_YET = frozenset({14, 15, 16, CONCURRENT_TRANSACTIONS})
 """The coordinator loads, is not there, is another one; or the transaction before is not complete."""
 BACKOFF_S = 0.02
 """What the Java client and librdkafka wait before they ask once more whether the transaction before is complete."""
-PARK_S = 0.001
+DELAY_S = 0.001
 
 Steps: TypeAlias = Generator[bytes | float, memoryview, memoryview]
 Endless: TypeAlias = Generator[bytes | float, memoryview, None]
@@ -246,7 +246,7 @@ def copies(source: Target, sink: Target, name: str, rounds: int, record: bytes, 
             for _ in range(rounds):
                 reading.wait()
                 seeing.wait()
-                time.sleep(PARK_S)  # let the broker park both, and complete the transaction before
+                time.sleep(DELAY_S)  # let the broker park both, and complete the transaction before
                 sent_at = time.perf_counter_ns()
                 writing.socket.sendall(frame)
                 reading.seen()

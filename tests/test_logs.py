@@ -113,7 +113,7 @@ def test_what_is_said_again_and_again_is_counted(events):
     ]
 
 
-def test_what_goes_on_is_told_every_minute(events):
+def test_what_is_repeated_is_logged_every_minute(events):
     for _ in range(130):
         events.say("trying again", after=1.0)
     assert events.lines() == ["trying again", *["trying again (60 more times within 60 s)"] * 2]
@@ -124,11 +124,11 @@ def test_a_change_and_the_change_back_are_never_left_out(events):
         events.say("out of touch (%s)", "no answer")
         events.say("in touch")
         events.say("another logger's line does not matter", logger="ottla.net")
-    told = [line for line in events.lines() if "another" not in line]
-    assert told == ["out of touch (no answer)", "in touch"] * 3
+    reported = [line for line in events.lines() if "another" not in line]
+    assert reported == ["out of touch (no answer)", "in touch"] * 3
 
 
-def test_counts_are_told_at_the_end(events):
+def test_counts_are_logged_at_the_end(events):
     for _ in range(3):
         events.say("trying again")
     for handler in logging.getLogger().handlers:
@@ -136,7 +136,7 @@ def test_counts_are_told_at_the_end(events):
     assert events.lines() == ["trying again", "trying again (2 more times within 0 s)"]
 
 
-def test_a_count_is_told_before_another_loggers_line_when_it_is_due(events):
+def test_a_count_is_logged_before_another_loggers_line_when_it_is_due(events):
     for _ in range(3):
         events.say("trying again", after=1.0)
     events.say("meanwhile", logger="ottla.net", after=logs.QUIET_SECONDS - 1)
@@ -154,7 +154,7 @@ def test_a_count_is_told_before_another_loggers_line_when_it_is_due(events):
     assert stamps[2] == stamps[3], "the time at which it is told"
 
 
-def test_a_count_is_told_though_nobody_says_anything_more(log_into, monkeypatch):
+def test_a_count_is_logged_though_no_other_line_follows(log_into, monkeypatch):
     monkeypatch.setattr(logs, "QUIET_SECONDS", 0.05)
     stream = log_into()
     for _ in range(3):
@@ -162,7 +162,7 @@ def test_a_count_is_told_though_nobody_says_anything_more(log_into, monkeypatch)
     wait_for(lambda: "trying again (2 more times within 0 s)" in stream.getvalue(), "the count")
 
 
-def test_counts_are_told_before_the_last_line(events):
+def test_counts_are_logged_before_the_last_line(events):
     for _ in range(3):
         events.say("trying again")
     logs.write_counts()

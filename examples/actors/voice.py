@@ -27,16 +27,16 @@ class Voice:
 
     def __init__(self) -> None:
         command = [sys.executable, "-I", "-S", __file__]
-        self._speaker = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
-        assert self._speaker.stdin is not None
-        self._words: IO[str] = self._speaker.stdin
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
+        assert self._process.stdin is not None
+        self._words: IO[str] = self._process.stdin
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._words.close()
-        self._speaker.wait()
+        self._process.wait()
 
     def say(self, line: str) -> None:
         self._send(SAY, line)
@@ -59,7 +59,7 @@ class Voice:
         self._words.flush()
 
 
-class _Speaker:
+class _SpeechSynthesis:
     """The printing process: lines of `say`, and progress after a silence."""
 
     def __init__(self) -> None:
@@ -100,4 +100,4 @@ class _Speaker:
 
 
 if __name__ == "__main__":
-    _Speaker().speak()
+    _SpeechSynthesis().speak()

@@ -79,7 +79,7 @@ class Session:
         if not self.may(api.operation_of(version)):
             raise Refused(ErrorCode.cluster_authorization_failed, "Only brokers ask this, and only each other.")
 
-    def check_speaks_for(self, broker_id: int) -> None:
+    def check_is_broker(self, broker_id: int) -> None:
         """A replica id moves the high watermark (CVE-2018-1288), so only the authenticated broker itself may send it.
         Below 0: no broker."""
         if broker_id >= 0 and self.broker_id != broker_id:

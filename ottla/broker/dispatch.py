@@ -6,7 +6,7 @@ hot APIs register with `@serves_raw` and read their frames themselves.
 
 Who may ask what is in the table of APIs (`wire.apis`) and asked once, here, before any handler: what brokers ask each
 other is refused to everybody else. On a listener for brokers nobody is answered before it has proved to be one. Where a
-request says for which broker it speaks, handlers ask `Session.check_speaks_for`.
+request says for which broker it speaks, handlers ask `Session.check_is_broker`.
 """
 
 from __future__ import annotations

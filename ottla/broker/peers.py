@@ -152,9 +152,9 @@ class BrokerPeers:
         if controller_id == self._config.current.broker_id:
             raise Refused(ErrorCode.not_controller, "This broker is about to be, or was just now, the controller.")
         connection = await self._connected(controller_id, Lane.clients, timeout_s)
-        if not connection.speaks(api_key, version):
+        if not connection.supports(api_key, version):
             raise Refused(ErrorCode.unsupported_version, "The controller does not speak this version yet.")
-        if not connection.speaks(ENVELOPE, 0):  # an earlier release, without principals
+        if not connection.supports(ENVELOPE, 0):  # an earlier release, without principals
             return await connection.call_raw(api_key, version, [body], timeout_s)
         request = EnvelopeRequest(
             request_data=request_header(api_key, version, 0, client_id) + body,

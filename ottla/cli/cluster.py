@@ -10,7 +10,7 @@ import click
 from ottla.cli.output import alarming, answer, human_bytes, json_option, print_table
 from ottla.cli.partition_stats import disks
 from ottla.cli.target import MIN_IN_SYNC, Target, administer, cluster_options, partitions_of
-from ottla.client.admin import Admin, LogDir, ResourceKind, Topic
+from ottla.client.admin import Admin, LogDir, ResourceKind, TopicDescription
 from ottla.client.core.requests import Node
 from ottla.client.errors import ClientError
 from ottla.client.values import TopicPartition
@@ -118,7 +118,7 @@ async def _look(admin: Admin) -> ClusterStatus:
     )
 
 
-async def _under_min(admin: Admin, topics: list[Topic]) -> list[TopicPartition]:
+async def _under_min(admin: Admin, topics: list[TopicDescription]) -> list[TopicPartition]:
     """Partitions below min.insync.replicas; the setting is read only for topics with replicas out of sync."""
     short = [topic for topic in topics if any(len(part.in_sync) < len(part.replicas) for part in topic.partitions)]
     least = await asyncio.gather(*(_min_in_sync(admin, topic) for topic in short))
@@ -130,7 +130,7 @@ async def _under_min(admin: Admin, topics: list[Topic]) -> list[TopicPartition]:
     ]
 
 
-async def _min_in_sync(admin: Admin, topic: Topic) -> int:
+async def _min_in_sync(admin: Admin, topic: TopicDescription) -> int:
     try:
         configs = await admin.describe_configs(ResourceKind.TOPIC, topic.name)
     except ClientError:  # deleted meanwhile
@@ -138,7 +138,7 @@ async def _min_in_sync(admin: Admin, topic: Topic) -> int:
     return next((int(each.value or 1) for each in configs if each.name == MIN_IN_SYNC), 1)
 
 
-async def _broker(admin: Admin, broker: Node, topics: list[Topic], dirs: list[LogDir]) -> BrokerStatus:
+async def _broker(admin: Admin, broker: Node, topics: list[TopicDescription], dirs: list[LogDir]) -> BrokerStatus:
     id_ = broker.node_id
     held = [part for topic in topics for part in topic.partitions if id_ in part.replicas]
     try:

@@ -25,7 +25,7 @@ from ottla.cli.target import (
     run,
     without_leader,
 )
-from ottla.client.admin import Topic
+from ottla.client.admin import TopicDescription
 from ottla.client.consuming.consumer import Consumer
 from ottla.client.errors import BadSetting
 from ottla.client.values import TopicPartition
@@ -215,7 +215,7 @@ async def _consume(wanted: ConsumeOptions, partitions: list[TopicPartition], con
         return await _print(wanted, consumer, out, ends, stop)
 
 
-def _partitions(wanted: ConsumeOptions, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+def _partitions(wanted: ConsumeOptions, topics: Mapping[str, TopicDescription]) -> list[TopicPartition]:
     partitions: list[TopicPartition] = []
     for topic in topics.values():
         there = [partition.partition for partition in topic.partitions]

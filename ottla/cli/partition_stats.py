@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from ottla.cli.target import partitions_of
-from ottla.client.admin import Admin, LogDir, Topic
+from ottla.client.admin import Admin, LogDir, TopicDescription
 from ottla.client.errors import ClientError
 from ottla.client.values import TopicPartition
 
@@ -30,7 +30,7 @@ class PartitionStats(NamedTuple):
         return None if self.log_start is None or self.end is None else self.end - self.log_start
 
 
-async def partition_stats(admin: Admin, topics: Collection[Topic]) -> dict[TopicPartition, PartitionStats]:
+async def partition_stats(admin: Admin, topics: Collection[TopicDescription]) -> dict[TopicPartition, PartitionStats]:
     """Of every partition of these topics; empty for one whose leader is missing or does not answer."""
     leaders = {tp: part.leader for tp, part in partitions_of(topics).items()}
     by_leader: dict[int, list[TopicPartition]] = {}

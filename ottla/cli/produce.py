@@ -28,7 +28,7 @@ from ottla.cli.target import (
     undelivered,
     waits_shown,
 )
-from ottla.client.admin import Admin, Topic
+from ottla.client.admin import Admin, TopicDescription
 from ottla.client.consuming.consumer_records import ConsumerRecord
 from ottla.client.errors import BadSetting, ClientError, UnknownTopic
 from ottla.client.values import RecordMetadata
@@ -119,7 +119,7 @@ def command(
 def _check_partition(name: str, number: int, target: Target) -> None:
     """Fail at once if the partition does not exist; a producer would wait until it is added."""
 
-    async def described(admin: Admin) -> Topic | None:
+    async def described(admin: Admin) -> TopicDescription | None:
         try:
             return (await admin.describe_topics([name]))[name]
         except UnknownTopic:

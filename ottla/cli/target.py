@@ -13,7 +13,7 @@ import click
 
 from ottla.cli.failure import Failure, Misused, TryAgain, split_pair
 from ottla.cli.output import answer
-from ottla.client.admin import Admin, Partition, ResourceKind, Topic, parse_bootstrap
+from ottla.client.admin import Admin, Partition, ResourceKind, TopicDescription, parse_bootstrap
 from ottla.client.errors import BadSetting, ClientError, NoAnswer, TimedOut, Unreachable
 from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
@@ -145,15 +145,15 @@ def administer(target: Target | str, work: Callable[[Admin], Awaitable[T]]) -> T
     return run(session())
 
 
-def no_partition(topic: Topic, number: int) -> Failure:
+def no_partition(topic: TopicDescription, number: int) -> Failure:
     return Failure(f"topic {topic.name} has no partition {number}; it has {len(topic.partitions)}")
 
 
-def partitions_of(topics: Iterable[Topic]) -> dict[TopicPartition, Partition]:
+def partitions_of(topics: Iterable[TopicDescription]) -> dict[TopicPartition, Partition]:
     return {TopicPartition(topic.name, each.partition): each for topic in topics for each in topic.partitions}
 
 
-def without_leader(topics: Iterable[Topic]) -> list[TopicPartition]:
+def without_leader(topics: Iterable[TopicDescription]) -> list[TopicPartition]:
     return [tp for tp, each in partitions_of(topics).items() if each.leader < 0]
 
 
@@ -165,7 +165,7 @@ def no_leader(partitions: Sequence[TopicPartition]) -> TryAgain:
     return TryAgain(f"{shown} {verb} no leader now", hint=HINTS[ErrorCode.leader_not_available])
 
 
-def too_few_in_sync(topic: Topic, needed: int) -> TryAgain | None:
+def too_few_in_sync(topic: TopicDescription, needed: int) -> TryAgain | None:
     """acks=all is refused while fewer replicas are in sync than `min.insync.replicas` asks for."""
     short = [each for each in topic.partitions if len(each.in_sync) < needed]
     if not short:
@@ -192,7 +192,7 @@ def undelivered(errors: Sequence[ClientError], target: Target, topic: str) -> Fa
     if not all(isinstance(error, TimedOut) for error in errors):
         return failure_of(errors)
 
-    async def look(admin: Admin) -> tuple[Topic, int]:
+    async def look(admin: Admin) -> tuple[TopicDescription, int]:
         described = (await admin.describe_topics([topic]))[topic]
         configs = await admin.describe_configs(ResourceKind.TOPIC, topic)
         return described, next(int(each.value or 1) for each in configs if each.name == MIN_IN_SYNC)

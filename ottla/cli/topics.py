@@ -16,7 +16,7 @@ from ottla.cli.planning import ExpectedTraffic
 from ottla.cli.planning import plan as planned
 from ottla.cli.quantities import Size
 from ottla.cli.target import Target, administer, cluster_options, errors_of, failure_of, report_each
-from ottla.client.admin import Admin, NewTopic, Partition, ResourceKind, Topic
+from ottla.client.admin import Admin, NewTopic, Partition, ResourceKind, TopicDescription
 from ottla.client.errors import ClientError, TopicExists, UnknownTopic
 from ottla.client.values import TopicPartition
 
@@ -106,7 +106,7 @@ def list_(internal: bool, names: bool, target: Target, as_json: bool) -> None:
       ottla topics list --names
     """
 
-    async def look(admin: Admin) -> tuple[list[Topic], dict[TopicPartition, PartitionStats]]:
+    async def look(admin: Admin) -> tuple[list[TopicDescription], dict[TopicPartition, PartitionStats]]:
         topics = await admin.list_topics(internal=internal)
         return topics, {} if names else await partition_stats(admin, topics)
 
@@ -141,7 +141,7 @@ def list_(internal: bool, names: bool, target: Target, as_json: bool) -> None:
     answer(as_json, value, lambda: print_rows(header, rows))
 
 
-def _total(topic: Topic, stats: Mapping[TopicPartition, PartitionStats], name: str) -> int | None:
+def _total(topic: TopicDescription, stats: Mapping[TopicPartition, PartitionStats], name: str) -> int | None:
     """Over all partitions; None if one of them is unknown."""
     values = [getattr(stats[TopicPartition(topic.name, part.partition)], name) for part in topic.partitions]
     return None if None in values else sum(values)
@@ -175,7 +175,7 @@ def describe(names: tuple[str, ...], under_replicated: bool, unavailable: bool, 
         raise failure_of(errors)
 
 
-Described = list[tuple[Topic, dict[str, str]]]
+Described = list[tuple[TopicDescription, dict[str, str]]]
 
 
 def _only_troubled(described: Described, under_replicated: bool, unavailable: bool) -> Described:
@@ -306,7 +306,7 @@ def plan(
 
 async def _describe(admin: Admin, names: list[str]) -> tuple[Described, list[ClientError]]:
     """Topics with the settings that are set on the topic itself, and the errors of topics that failed."""
-    found: list[Topic] = []
+    found: list[TopicDescription] = []
     errors: list[ClientError] = []
     if names:
         try:
@@ -314,7 +314,7 @@ async def _describe(admin: Admin, names: list[str]) -> tuple[Described, list[Cli
         except ClientError as error:
             if not error.errors:
                 raise
-            found = [topic for topic in error.results.values() if isinstance(topic, Topic)]
+            found = [topic for topic in error.results.values() if isinstance(topic, TopicDescription)]
             errors = list(error.errors.values())
     else:
         found = await admin.list_topics()
@@ -326,17 +326,19 @@ async def _describe(admin: Admin, names: list[str]) -> tuple[Described, list[Cli
     return described, errors
 
 
-def _replicas_each(topic: Topic) -> str:
+def _replicas_each(topic: TopicDescription) -> str:
     """One number, or from the smallest to the largest."""
     counts = sorted({len(partition.replicas) for partition in topic.partitions})
     return "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))) if counts else "0"
 
 
-def _replication_factor(topic: Topic) -> int:
+def _replication_factor(topic: TopicDescription) -> int:
     return len(topic.partitions[0].replicas) if topic.partitions else 0
 
 
-def _print_topic(topic: Topic, settings: dict[str, str], stats: Mapping[TopicPartition, PartitionStats]) -> None:
+def _print_topic(
+    topic: TopicDescription, settings: dict[str, str], stats: Mapping[TopicPartition, PartitionStats]
+) -> None:
     click.echo(f"topic {topic.name}")
     click.echo(f"  id                  {uuid.UUID(bytes=topic.topic_id)}")
     click.echo(f"  partitions          {len(topic.partitions)}")
@@ -363,7 +365,7 @@ def _print_topic(topic: Topic, settings: dict[str, str], stats: Mapping[TopicPar
 
 
 def _as_json(
-    topic: Topic, settings: dict[str, str], stats: Mapping[TopicPartition, PartitionStats]
+    topic: TopicDescription, settings: dict[str, str], stats: Mapping[TopicPartition, PartitionStats]
 ) -> dict[str, object]:
     return {
         "name": topic.name,

@@ -13,7 +13,7 @@ from typing import Final
 from ottla.cluster import changes as c
 from ottla.cluster.elections import LiveBrokers, elections, removal
 from ottla.cluster.image import Draft, Image
-from ottla.cluster.model import BrokerRegistration, Topic
+from ottla.cluster.model import BrokerRegistration, TopicImage
 from ottla.cluster.placement import place, start_after
 from ottla.cluster.requests import UNSET, ControllerDecision, PartitionsSpec, Rules, TopicResult, TopicSpec
 from ottla.errors import ErrorCode, Refused
@@ -100,7 +100,7 @@ class _Creation:
             )
         return decision
 
-    def _create(self, spec: TopicSpec, topic_id: bytes, changes: list[c.Change]) -> Topic:
+    def _create(self, spec: TopicSpec, topic_id: bytes, changes: list[c.Change]) -> TopicImage:
         check_topic_name(spec.name)
         self._check_free(spec.name)
         assignments = self._assigned(spec) if spec.assignments else self._placement(spec)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ottla.cluster import changes as c
 from ottla.cluster.image import Image
-from ottla.cluster.model import PartitionState, Topic
+from ottla.cluster.model import PartitionState, TopicImage
 
 
 def changes_between(old: Image, new: Image) -> Iterator[c.Change]:
@@ -50,7 +50,7 @@ def _deletions(old: Image, new: Image) -> Iterator[c.Change]:
                 yield c.ReplicaDeleted(topic_id, broker)
 
 
-def _topic(old: Topic | None, new: Topic) -> Iterator[c.Change]:
+def _topic(old: TopicImage | None, new: TopicImage) -> Iterator[c.Change]:
     known = () if old is None else old.partitions
     if old is None:
         yield c.TopicCreated(new.id, new.name, tuple(p.replicas for p in new.partitions), new.configs)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ottla.cluster.changes import Change, partition_changed
 from ottla.cluster.elections import LiveBrokers, Terms, counted, settled
 from ottla.cluster.image import Image
-from ottla.cluster.model import NO_BROKER, PartitionState, Topic
+from ottla.cluster.model import NO_BROKER, PartitionState, TopicImage
 from ottla.cluster.requests import ControllerDecision, ElectionKind, PartitionResult, Rules
 from ottla.errors import ErrorCode, Refused
 
@@ -64,7 +64,7 @@ def _can_lead(partition: PartitionState, replica: int, live: LiveBrokers) -> boo
     return partition.leader != NO_BROKER and replica in known and live.staying.get(replica) == known[replica]
 
 
-def _unclean(topic: Topic, partition: PartitionState, live: LiveBrokers, rules: Rules) -> PartitionState:
+def _unclean(topic: TopicImage, partition: PartitionState, live: LiveBrokers, rules: Rules) -> PartitionState:
     if partition.leader != NO_BROKER:
         raise Refused(ErrorCode.election_not_needed, "The partition has a leader.")
     terms = Terms.of(topic, rules)._replace(unclean=True)
@@ -77,7 +77,7 @@ def _unclean(topic: Topic, partition: PartitionState, live: LiveBrokers, rules: 
 def balanced(image: Image, imbalance_percent: int) -> list[Change]:
     """Move leadership back to brokers of whose preferred partitions more than so many percent are led by others."""
     live = LiveBrokers(image.brokers)
-    strays: dict[int, list[tuple[Topic, int]]] = {}
+    strays: dict[int, list[tuple[TopicImage, int]]] = {}
     preferred: dict[int, int] = {}
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):

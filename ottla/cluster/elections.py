@@ -41,7 +41,7 @@ from ottla.cluster.changes import (
 )
 from ottla.cluster.image import Image
 from ottla.cluster.layout import id_text
-from ottla.cluster.model import NO_BROKER, NO_EPOCH, BrokerRegistration, PartitionState, Topic
+from ottla.cluster.model import NO_BROKER, NO_EPOCH, BrokerRegistration, PartitionState, TopicImage
 from ottla.cluster.persist import REMOVED_PARTITIONS_MAX
 from ottla.cluster.requests import Rules
 
@@ -55,7 +55,7 @@ class Terms(NamedTuple):
     unclean: bool = False
 
     @staticmethod
-    def of(topic: Topic, rules: Rules) -> Terms:
+    def of(topic: TopicImage, rules: Rules) -> Terms:
         return Terms(rules.min_in_sync(topic.configs), rules.unclean(topic.configs))
 
 
@@ -254,7 +254,7 @@ class PendingWork:
         self._done: Image | None = None
         self._brokers: Mapping[int, BrokerRegistration] | None = None
         self._rules: Rules | None = None
-        self._settled: dict[str, Topic] = {}
+        self._settled: dict[str, TopicImage] = {}
 
     def unfinished(self, image: Image, rules: Rules) -> Iterator[Change]:
         known = self._settled
@@ -262,7 +262,7 @@ class PendingWork:
             known = {}
         elif image is self._done:
             return
-        settled_topics: dict[str, Topic] = {}
+        settled_topics: dict[str, TopicImage] = {}
         live = LiveBrokers(image.brokers)
         later: list[Change] = []
         idle = True
@@ -312,7 +312,7 @@ def unfinished(image: Image, rules: Rules) -> Iterator[Change]:
     return PendingWork().unfinished(image, rules)
 
 
-def elections(topic: Topic, live: LiveBrokers, rules: Rules, first: int = 0) -> Iterator[PartitionChanged]:
+def elections(topic: TopicImage, live: LiveBrokers, rules: Rules, first: int = 0) -> Iterator[PartitionChanged]:
     terms = Terms.of(topic, rules)
     for index in range(first, len(topic.partitions)):
         partition = topic.partitions[index]
@@ -320,7 +320,7 @@ def elections(topic: Topic, live: LiveBrokers, rules: Rules, first: int = 0) -> 
             yield partition_changed(topic.id, index, new, partition)
 
 
-def removal(topic: Topic) -> Iterator[Change]:
+def removal(topic: TopicImage) -> Iterator[Change]:
     """Remove a deleted topic from the store, its partitions first."""
     for first in range(0, len(topic.partitions), REMOVED_PARTITIONS_MAX):
         stop = min(first + REMOVED_PARTITIONS_MAX, len(topic.partitions))

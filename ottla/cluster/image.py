@@ -15,12 +15,13 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from ottla.cluster import changes as c
 from ottla.cluster import layout
-from ottla.cluster.model import NO_BROKER, NO_EPOCH, BrokerRegistration, Endpoint, PartitionState, Tombstone, Topic
+from ottla.cluster.model import NO_BROKER, NO_EPOCH, BrokerRegistration, Endpoint, PartitionState, Tombstone, TopicImage
 from ottla.cluster.store import Node
 from ottla.errors import Fault
 
 __all__ = [
-    "EMPTY", "NO_BROKER", "BrokerRegistration", "Draft", "Endpoint", "Image", "PartitionState", "Tombstone", "Topic",
+    "EMPTY", "NO_BROKER", "BrokerRegistration", "Draft", "Endpoint", "Image", "PartitionState", "Tombstone",
+    "TopicImage",
 ]  # fmt: skip
 
 K = TypeVar("K")
@@ -33,21 +34,21 @@ class Image(NamedTuple):
     controller_id: int = NO_BROKER
     controller_epoch: int = 0
     brokers: Mapping[int, BrokerRegistration] = {}
-    topics: Mapping[str, Topic] = {}
+    topics: Mapping[str, TopicImage] = {}
     names: Mapping[bytes, str] = {}
     """Of topics, by id."""
     broker_configs: Mapping[int | None, Mapping[str, str]] = {}
     """None: of all brokers."""
     group_configs: Mapping[str, Mapping[str, str]] = {}
     """Of groups that have any."""
-    deleting: Mapping[bytes, Topic] = {}
+    deleting: Mapping[bytes, TopicImage] = {}
     """Topics that no client sees any more and that are not yet out of the store."""
     tombstones: Mapping[bytes, Tombstone] = {}
 
-    def topic(self, name: str) -> Topic | None:
+    def topic(self, name: str) -> TopicImage | None:
         return self.topics.get(name)
 
-    def topic_by_id(self, topic_id: bytes) -> Topic | None:
+    def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
         name = self.names.get(topic_id)
         return None if name is None else self.topics[name]
 
@@ -132,7 +133,7 @@ class Draft:
         self.tombstones = _Map(base.tombstones)
         self._partitions: dict[str, list[PartitionState]] = {}  # of topics whose partitions this draft changes
 
-    def topic(self, topic_id: bytes) -> Topic | None:
+    def topic(self, topic_id: bytes) -> TopicImage | None:
         """With all changes so far; None if deleted or unknown."""
         name = self.names.map.get(topic_id)
         if name is None:
@@ -178,7 +179,7 @@ class Draft:
         if change.name in self.topics.map:
             self._forget(change.name)
         partitions = tuple(PartitionState(replicas) for replicas in change.assignments)
-        self.topics.put(change.name, Topic(change.name, change.topic_id, partitions, change.configs))
+        self.topics.put(change.name, TopicImage(change.name, change.topic_id, partitions, change.configs))
         self.names.put(change.topic_id, change.name)
 
     def _partitions_added(self, change: c.PartitionsAdded) -> None:
@@ -335,7 +336,7 @@ class _Loader:
 
     def image(self, version: int) -> Image:
         topics = {
-            name: Topic(name, topic_id, tuple(partitions), self._topic_configs.get(name, {}))
+            name: TopicImage(name, topic_id, tuple(partitions), self._topic_configs.get(name, {}))
             for name, (topic_id, partitions) in self._topics.items()
         }
         controller = self._single.get(layout.CONTROLLER)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from ottla.cluster import changes as c
 from ottla.cluster.image import Image
-from ottla.cluster.model import NO_BROKER, BrokerRegistration, PartitionState, Topic
+from ottla.cluster.model import NO_BROKER, BrokerRegistration, PartitionState, TopicImage
 
 NAMED_MAX: Final = 5
 """So many topics or partitions are named in a line; of more only the number."""
@@ -41,7 +41,7 @@ FirstStates = dict[tuple[bytes, int], PartitionState]
 class Journal:
     """Collects changes until `events` reports them."""
 
-    def __init__(self, in_sync_min: Callable[[Topic], int]) -> None:
+    def __init__(self, in_sync_min: Callable[[TopicImage], int]) -> None:
         self._in_sync_min = in_sync_min
         self._old: Image | None = None
         self._unclean: set[str] = set()
@@ -99,12 +99,12 @@ def is_unclean(old: PartitionState, new: PartitionState | c.PartitionChanged) ->
     return new.leader not in (*old.in_sync, *old.eligible, old.last_leader)
 
 
-def _name(topic: Topic, index: int) -> str:
+def _name(topic: TopicImage, index: int) -> str:
     return f"{topic.name}-{index}"
 
 
 def _pairs_of(
-    before: Topic | None, topic: Topic, first_states: FirstStates
+    before: TopicImage | None, topic: TopicImage, first_states: FirstStates
 ) -> Iterator[tuple[int, PartitionState, PartitionState]]:
     """Each partition before (in the old image, or its first state) and after."""
     known = before.partitions if before is not None and before.id == topic.id else ()
@@ -283,7 +283,7 @@ def _in_sync(new: Image, moved: list[_Moved], stopping: set[int]) -> Iterator[Ev
 
 
 def _acceptance(
-    old: Image, new: Image, first_states: FirstStates, in_sync_min: Callable[[Topic], int], stopping: set[int]
+    old: Image, new: Image, first_states: FirstStates, in_sync_min: Callable[[TopicImage], int], stopping: set[int]
 ) -> Iterator[Event]:
     """Whether acks=all is accepted: depends on the ISR and on the setting. New partitions are expected to accept it."""
     short: list[str] = []

@@ -86,7 +86,7 @@ def with_epochs(state: PartitionState) -> PartitionState:
     return state._replace(in_sync_epochs=(state.broker_epoch,) * len(state.in_sync), last_leader=last)
 
 
-class Topic(NamedTuple):
+class TopicImage(NamedTuple):
     """`configs`: the settings of this topic alone, as text, under Kafka's names."""
 
     name: str

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from ottla.cluster import changes as c
 from ottla.cluster import layout
 from ottla.cluster.image import Draft, Image
-from ottla.cluster.model import PartitionState, Tombstone, Topic
+from ottla.cluster.model import PartitionState, Tombstone, TopicImage
 from ottla.cluster.store import ANY_VERSION, COMMIT_BYTES_MAX, COMMIT_OPS_MAX, Create, Delete, Op, Set
 
 STEP_OPS_MAX: Final = COMMIT_OPS_MAX - 10
@@ -60,13 +60,13 @@ class _Step:
         self.size = 0
         self.moved: dict[bytes, int] = {}
 
-    def full(self, ops: int, size: int, moved: Topic | None) -> bool:
+    def full(self, ops: int, size: int, moved: TopicImage | None) -> bool:
         if moved is not None and moved.id not in self.moved:
             ops += 1
             size += _assignment_size(moved)
         return len(self.ops) + len(self.moved) + ops > STEP_OPS_MAX or self.size + size > STEP_BYTES_MAX
 
-    def add(self, change: c.Change, ops: list[Op], size: int, moved: Topic | None) -> None:
+    def add(self, change: c.Change, ops: list[Op], size: int, moved: TopicImage | None) -> None:
         self.changes.append(change)
         self.ops += ops
         self.size += size
@@ -82,14 +82,14 @@ class _Step:
         return Step(tuple(self.changes), tuple(self.ops))
 
 
-def _assignment_moved(before: Draft, change: c.Change) -> Topic | None:
+def _assignment_moved(before: Draft, change: c.Change) -> TopicImage | None:
     """The topic whose node has to be written because the assignment of one partition has changed."""
     if not isinstance(change, c.PartitionChanged) or change.replicas is None:
         return None
     return before.topics.map[before.names.map[change.topic_id]]
 
 
-def _assignment_size(topic: Topic) -> int:
+def _assignment_size(topic: TopicImage) -> int:
     """The approximate size of the topic's node."""
     return 80 + len(topic.partitions) * (12 + 6 * len(topic.partitions[0].replicas))
 

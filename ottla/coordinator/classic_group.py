@@ -173,12 +173,12 @@ class ClassicGroup(ClassicGroupData):
             out.reply(reply_to, self._joined(member, with_members=leads))
             return
         self.members.update(member, request)
-        self._park_join(member, reply_to, out)
+        self._delay_join(member, reply_to, out)
         self._rebalance_or_complete(now, now_ms, out)
 
-    def _park_join(self, member: ClassicMember, reply_to: ReplyTo, out: Outcome) -> None:
+    def _delay_join(self, member: ClassicMember, reply_to: ReplyTo, out: Outcome) -> None:
         """Only the latest JoinGroup of a member waits: an earlier one came on a connection that was given up."""
-        out.reply(self.members.park_join(member, reply_to), Refused(ErrorCode.rebalance_in_progress))
+        out.reply(self.members.delay_join(member, reply_to), Refused(ErrorCode.rebalance_in_progress))
 
     def _rejoin_static(
         self,
@@ -206,7 +206,7 @@ class ClassicGroup(ClassicGroupData):
         self._unsynced.discard(member.id)
         self.members.rename(member, new_id)
         member.session_ends = self._wake_at(now + member.session_timeout_ms / 1000)
-        self._park_join(member, reply_to, out)
+        self._delay_join(member, reply_to, out)
         self._rebalance_or_complete(now, now_ms, out)
 
     def _replaced(self, member: ClassicMember, new_id: str, version: int) -> JoinGroupResponse:
@@ -469,7 +469,7 @@ class ClassicGroup(ClassicGroupData):
             return self.rebalance(now, now_ms)
         return NOTHING
 
-    def parked(self) -> Iterable[ReplyTo]:
+    def pending_replies(self) -> Iterable[ReplyTo]:
         for member in self.members:
             if member.joining is not None:
                 yield member.joining

@@ -190,7 +190,7 @@ class Members:
         if member.metadata(protocol) != recorded.subscription:
             self._set_protocols(member, [(protocol or "", recorded.subscription)])
 
-    def park_join(self, member: ClassicMember, reply_to: ReplyTo) -> ReplyTo | None:
+    def delay_join(self, member: ClassicMember, reply_to: ReplyTo) -> ReplyTo | None:
         """Hold its JoinGroup until the join phase completes. Returns an earlier one of the same member, if any."""
         before, member.joining = member.joining, reply_to
         if before is None:

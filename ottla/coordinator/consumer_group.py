@@ -113,7 +113,7 @@ class ConsumerGroup:
     def tombstones(self) -> list[LogRecord]:
         return self.state.tombstones()
 
-    def parked(self) -> Iterable[ReplyTo]:
+    def pending_replies(self) -> Iterable[ReplyTo]:
         return ()
 
     def check_commit(

@@ -72,7 +72,7 @@ def upgrade(classic: ClassicGroup, context: GroupContext) -> Decision:
     again = Refused(ErrorCode.rebalance_in_progress)
     return Decision(
         [*classic.tombstones(), *_records_of(classic, members, context)],
-        [(reply_to, again) for reply_to in classic.parked()],
+        [(reply_to, again) for reply_to in classic.pending_replies()],
     )
 
 

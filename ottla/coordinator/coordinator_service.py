@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from ottla.cluster import changes as c
 from ottla.cluster.cluster import Cluster
-from ottla.cluster.image import Image, Topic
+from ottla.cluster.image import Image, TopicImage
 from ottla.cluster.requests import TopicResult, TopicSpec
 from ottla.config.broker_config import LiveConfig
 from ottla.coordinator.decision import Decision, Reply, ReplyTo, answer
@@ -173,7 +173,7 @@ class CoordinatorService(ABC, Generic[M]):
             for index in range(len(topic.partitions)):
                 self.leadership_changed(topic, index)
 
-    def leadership_changed(self, topic: Topic, index: int) -> None:
+    def leadership_changed(self, topic: TopicImage, index: int) -> None:
         """Load a shard that this broker leads now, unload one that it no longer leads."""
         if not self._started or topic.name != self.topic:
             return
@@ -190,7 +190,7 @@ class CoordinatorService(ABC, Generic[M]):
         if isinstance(change, c.TopicDeleted) and (topic := old.topic_by_id(change.topic_id)) is not None:
             self._topic_deleted(topic)
 
-    def _topic_deleted(self, topic: Topic) -> None:
+    def _topic_deleted(self, topic: TopicImage) -> None:
         if topic.name == self.topic:
             for index in list(self._slots):
                 self._unload(index)

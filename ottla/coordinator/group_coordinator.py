@@ -6,7 +6,7 @@ import uuid
 from typing import Final
 
 from ottla.cluster.cluster import Cluster
-from ottla.cluster.image import Image, Topic
+from ottla.cluster.image import Image, TopicImage
 from ottla.cluster.requests import TopicSpec
 from ottla.config.broker_config import BrokerConfig, LiveConfig
 from ottla.coordinator import group_records
@@ -23,7 +23,7 @@ class GroupCoordinator(CoordinatorService[GroupMachine]):
     topic = OFFSETS_TOPIC
     replication_setting = "offsets.topic.replication.factor"
     codec = group_records
-    _deleted: tuple[Topic, ...] = ()
+    _deleted: tuple[TopicImage, ...] = ()
     """Topics deleted while a shard was loading: their offsets are removed after that."""
 
     def _machine(self) -> GroupMachine:
@@ -45,7 +45,7 @@ class GroupCoordinator(CoordinatorService[GroupMachine]):
     def _compression(self) -> str:
         return CODECS[self._config.current.offsets_topic_compression_codec]
 
-    def _topic_deleted(self, topic: Topic) -> None:
+    def _topic_deleted(self, topic: TopicImage) -> None:
         """Remove the offsets of a deleted topic."""
         super()._topic_deleted(topic)
         if topic.name != self.topic:
@@ -64,7 +64,7 @@ class GroupCoordinator(CoordinatorService[GroupMachine]):
     def _is_loading(self) -> bool:
         return any(slot.shard.phase is Phase.LOADING for slot in self._slots.values())
 
-    def _forget(self, topic: Topic, shards: list[Shard[GroupMachine]]) -> None:
+    def _forget(self, topic: TopicImage, shards: list[Shard[GroupMachine]]) -> None:
         forget = self.sweep(lambda groups: groups.forget_topic(topic.name, topic.id), shards)
         self._runtime.spawn(forget, name=f"forget the offsets of {topic.name}")
 

@@ -394,9 +394,9 @@ class GroupMachine:
                 yield self._schedule(group, group.settle(now, now_ms))
                 self._schedule(group, NOTHING)
 
-    def parked(self) -> Iterator[ReplyTo]:
+    def pending_replies(self) -> Iterator[ReplyTo]:
         for group in self._groups.values():
-            yield from group.parked()
+            yield from group.pending_replies()
 
 
 _NEVER = float("inf")

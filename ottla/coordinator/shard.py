@@ -41,7 +41,7 @@ class Machine(Protocol):
 
     def expire(self, now: float, now_ms: int) -> Iterator[Decision]: ...
 
-    def parked(self) -> Iterator[ReplyTo]: ...
+    def pending_replies(self) -> Iterator[ReplyTo]: ...
 
 
 class Codec(Protocol):
@@ -141,7 +141,7 @@ class Shard(Generic[M]):
         for held in self._held:
             self._refuse(held.replies, gone)
         self._held.clear()
-        for reply_to in list(self.machine.parked()):
+        for reply_to in list(self.machine.pending_replies()):
             self._send_reply(reply_to, gone)
 
     # Deciding.

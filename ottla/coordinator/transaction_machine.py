@@ -243,7 +243,7 @@ class TransactionMachine:
             self._timeouts.set(due, now + ABORT_RETRY_S)
             yield Decision((LogRecord(TransactionKey(transactional_id), steps.fence(value, now_ms)),))
 
-    def parked(self) -> Iterator[ReplyTo]:
+    def pending_replies(self) -> Iterator[ReplyTo]:
         """Requests of this machine wait for the log only."""
         yield from ()
 

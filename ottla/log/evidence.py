@@ -65,10 +65,10 @@ class StartEvidence(NamedTuple):
 def lost_before(first: int, started: int, began: StartEvidence) -> Range | None:
     """What is missing before the first segment of a log without a manifest. `started`: where it started, as the mark of
     a clean stop or the checkpoint of log starts says; negative: neither does."""
-    told = [started] if started >= 0 else [start for _, start in began.epochs[:1]] + list(began.orphans[:1])
+    recorded = [started] if started >= 0 else [start for _, start in began.epochs[:1]] + list(began.orphans[:1])
     if started < 0 and began.deleting:
         return None
-    start = min(told, default=first)
+    start = min(recorded, default=first)
     return (start, first) if start < first else None
 
 
@@ -80,11 +80,11 @@ def unproven_before(log_start: int, evidence: Evidence, began: StartEvidence) ->
     return () if max(proven) >= log_start else ((0, log_start),)
 
 
-def start_of(log: PartitionLog, told: int, missing: Sequence[Range]) -> int:
+def start_of(log: PartitionLog, recorded: int, missing: Sequence[Range]) -> int:
     """Where a log starts: where it is told, or with its first file, or with what is missing before that."""
     first = log.segments[0].base_offset
     lost = [start for start, end in missing if start < first]
-    return max(told, min([first, *lost]))
+    return max(recorded, min([first, *lost]))
 
 
 def missing_segments(
@@ -241,8 +241,8 @@ def _cut_back(log: PartitionLog, segment: Segment, size: int, notes: list[str]) 
 
 def cut_by_indexes(segment: Segment, end: int) -> bool:
     """Whether the indexes of a segment tell of batches behind its end, which is at this offset."""
-    last = segment.offsets.last_position_told()
-    offset = segment.times.last_offset_told()
+    last = segment.offsets.last_recorded_position()
+    offset = segment.times.last_recorded_offset()
     return last >= max(segment.size, 1) or (offset is not None and segment.base_offset + offset >= end)
 
 
@@ -321,16 +321,16 @@ def derived_ends(log: PartitionLog) -> dict[str, int]:
     }
 
 
-def ends_told(manifest: Manifest, evidence: Evidence, derived: Mapping[str, int], *, clean: bool) -> dict[str, int]:
+def recorded_ends(manifest: Manifest, evidence: Evidence, derived: Mapping[str, int], *, clean: bool) -> dict[str, int]:
     """Who proves which end of the log, besides the manifest. A truncation that the manifest tells of is no damage."""
-    told = {"the recovery point": evidence.recovery_point, "the high watermark": evidence.high_watermark}
+    ends = {"the recovery point": evidence.recovery_point, "the high watermark": evidence.high_watermark}
     if clean or evidence.alone:
-        told.update(derived)
+        ends.update(derived)
     if manifest.cut != NO_CUT:
-        told = {what: min(offset, manifest.cut) for what, offset in told.items()}
+        ends = {what: min(offset, manifest.cut) for what, offset in ends.items()}
     if clean:
-        told["the mark of the clean stop"] = evidence.closed_end
-    return told
+        ends["the mark of the clean stop"] = evidence.closed_end
+    return ends
 
 
 def closed_there(manifest: Manifest, evidence: Evidence, log_end: int, *, clean: bool) -> bool:
@@ -344,12 +344,12 @@ def proven_end(
 ) -> int:
     """The highest end of the log that anything proves."""
     manifest, log_end = log.manifest.latest or Manifest(), log.log_end
-    told = ends_told(manifest, evidence, derived, clean=clean)
-    more = [f"{what} says {offset}" for what, offset in told.items() if offset > log_end]
+    ends = recorded_ends(manifest, evidence, derived, clean=clean)
+    more = [f"{what} says {offset}" for what, offset in ends.items() if offset > log_end]
     if closed_there(manifest, evidence, log_end, clean=clean):
         if more:
             notes.append(f"the log ends at {log_end}, as its manifest proves; {', '.join(more)}: rebuilt")
         return log_end
     if more:
         notes.append(f"the log ends at {log_end}; {', '.join(more)}")
-    return max(manifest.end_offset, log_end, *told.values())
+    return max(manifest.end_offset, log_end, *ends.values())

@@ -189,10 +189,10 @@ class OffsetIndex(_Index):
 
     def peek_last_position(self, log_bytes: int) -> int:
         """The position of the last entry, read without loading; 0 when there is none that makes sense."""
-        position = self.last_position_told()
+        position = self.last_recorded_position()
         return position if 0 <= position < log_bytes else 0
 
-    def last_position_told(self) -> int:
+    def last_recorded_position(self) -> int:
         """The position of the last entry in the file, whatever it says; -1 when there is none."""
         last = self._last_in_file()
         return -1 if last is None else int.from_bytes(last[4:], "big")
@@ -268,7 +268,7 @@ class TimeIndex(_Index):
             raise IndexDamaged("its entries do not ascend")
         self._take(timestamps, offsets, written=len(offsets))
 
-    def last_offset_told(self) -> int | None:
+    def last_recorded_offset(self) -> int | None:
         """The offset of the last entry in the file, relative to its segment; None when there is none."""
         last = self._last_in_file()
         return None if last is None else int.from_bytes(last[8:], "big")

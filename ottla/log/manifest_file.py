@@ -238,8 +238,8 @@ def rebuild(log: PartitionLog) -> None:
     old = log.manifest.latest
     manifest = old or Manifest(log.log_start, topic_id=log.topic_id, given_up=log.given_up)
     found = sealed(log.segments, log.recovery_point)
-    told = {claim.base_offset: claim for claim in manifest.segments}
-    claims = tuple(_known(told, segment, end) or _unread(log, segment, end) for segment, end in found)
+    recorded = {claim.base_offset: claim for claim in manifest.segments}
+    claims = tuple(_known(recorded, segment, end) or _unread(log, segment, end) for segment, end in found)
     active = manifest.active
     if active is not None and not _holds(log, active, {claim.base_offset for claim in claims}):
         active = None
@@ -256,9 +256,9 @@ def rebuild(log: PartitionLog) -> None:
         log.manifest.rebuilt(manifest)
 
 
-def _known(told: Mapping[int, SegmentClaim], segment: Segment, end: int) -> SegmentClaim | None:
+def _known(recorded: Mapping[int, SegmentClaim], segment: Segment, end: int) -> SegmentClaim | None:
     """What is claimed of a sealed segment, if that is how it is."""
-    claim = told.get(segment.base_offset)
+    claim = recorded.get(segment.base_offset)
     return claim if claim is not None and (claim.end_offset, claim.size) == (end, segment.size) else None
 
 
@@ -293,9 +293,9 @@ def close(log: PartitionLog, written: Collection[str]) -> None:
     written, perhaps anew."""
     old = log.manifest.latest or Manifest(log.log_start, topic_id=log.topic_id)
     claims = []
-    told = {claim.base_offset: claim for claim in old.segments}
+    recorded = {claim.base_offset: claim for claim in old.segments}
     for segment, end in sealed(log.segments, log.log_end):
-        claim = _known(told, segment, end)
+        claim = _known(recorded, segment, end)
         stem = file_stem(log.path, segment.base_offset)
         if claim is None or claim.index_crc == NO_CRC or any(path.startswith(stem) for path in written):
             _sync_indexes(segment)

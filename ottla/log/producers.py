@@ -46,7 +46,7 @@ _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 _SEQUENCES = SEQUENCE_MAX + 1
 
 
-class Appended(NamedTuple):
+class BatchMetadata(NamedTuple):
     """One remembered batch."""
 
     base_sequence: int
@@ -56,7 +56,7 @@ class Appended(NamedTuple):
     max_timestamp: int
 
 
-class Producer:
+class ProducerStateEntry:
     """One producer id in one log."""
 
     __slots__ = (
@@ -65,7 +65,7 @@ class Producer:
 
     def __init__(self, epoch: int, now_ms: int) -> None:
         self.epoch = epoch
-        self.batches: list[Appended] = []  # oldest first, at most BATCHES_REMEMBERED
+        self.batches: list[BatchMetadata] = []  # oldest first, at most BATCHES_REMEMBERED
         self.next_sequence = 0
         self.last_timestamp = -1
         self.last_seen_ms = now_ms  # by our clock: clients may write any timestamp they like
@@ -85,15 +85,15 @@ class Producers:
     def __init__(self, ids_max: int) -> None:
         assert ids_max > 0
         self.ids_max = ids_max
-        self._producers: dict[int, Producer] = {}
+        self._producers: dict[int, ProducerStateEntry] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
 
-    def get(self, producer_id: int) -> Producer | None:
+    def get(self, producer_id: int) -> ProducerStateEntry | None:
         return self._producers.get(producer_id)
 
-    def items(self) -> ItemsView[int, Producer]:
+    def items(self) -> ItemsView[int, ProducerStateEntry]:
         return self._producers.items()
 
     def expected(self, producer_id: int, epoch: int) -> int | None:
@@ -103,7 +103,7 @@ class Producers:
             return None
         return producer.next_sequence if producer.epoch == epoch else 0
 
-    def check(self, header: BatchHeader) -> Appended | None:
+    def check(self, header: BatchHeader) -> BatchMetadata | None:
         """None: append it. A remembered batch: it is a duplicate of that one. Refused: do not append it."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
@@ -126,7 +126,7 @@ class Producers:
             )
         return None
 
-    def _explain(self, producer: Producer, header: BatchHeader) -> Appended:
+    def _explain(self, producer: ProducerStateEntry, header: BatchHeader) -> BatchMetadata:
         """The batch is not the next one: which one is it?"""
         base, last = header.base_sequence, header.last_sequence
         for appended in producer.batches:
@@ -172,12 +172,14 @@ class Producers:
         batches = producer.batches
         if len(batches) == BATCHES_REMEMBERED:
             del batches[0]
-        batches.append(Appended(base_sequence, last_sequence, base_offset, base_offset + delta, header.max_timestamp))
+        batches.append(
+            BatchMetadata(base_sequence, last_sequence, base_offset, base_offset + delta, header.max_timestamp)
+        )
 
-    def _add(self, producer_id: int, epoch: int, now_ms: int) -> Producer:
+    def _add(self, producer_id: int, epoch: int, now_ms: int) -> ProducerStateEntry:
         if len(self._producers) >= self.ids_max:
             self._forget_some()
-        producer = self._producers[producer_id] = Producer(epoch, now_ms)
+        producer = self._producers[producer_id] = ProducerStateEntry(epoch, now_ms)
         return producer
 
     def _forget_some(self) -> None:
@@ -248,7 +250,7 @@ class Producers:
             if offset >= 0:
                 base_sequence = (sequence - delta) & SEQUENCE_MAX if sequence >= 0 else NO_SEQUENCE
                 producer.next_sequence = (sequence + 1) & SEQUENCE_MAX
-                producer.batches.append(Appended(base_sequence, sequence, offset - delta, offset, timestamp))
+                producer.batches.append(BatchMetadata(base_sequence, sequence, offset - delta, offset, timestamp))
 
 
 SUFFIX = ".snapshot"

@@ -64,7 +64,7 @@ class Repair:
         self._gaps = transaction_recovery.gaps_of(log)
         if claimed is not None:
             self._gaps = manifest.merged([*self._gaps, *claimed.missing, *claimed.given_up])
-        self._told_epochs: dict[int, int] = {}
+        self._recorded_epochs: dict[int, int] = {}
         self._missing: list[Range] = []
         self._checked_bytes = 0
         self._cut_bytes = 0
@@ -93,7 +93,7 @@ class Repair:
         """Epochs and producers as they were at `start`; what follows comes from the batches."""
         log = self._log
         self._next_offset = start
-        self._told_epochs = dict(log.epochs.entries)
+        self._recorded_epochs = dict(log.epochs.entries)
         log.epochs.truncate_from_end(start)
         load_producers(log, log.producers, log.transactions, start, self._now_ms)
         log.snapshots.truncate(start)
@@ -189,11 +189,11 @@ class Repair:
         except Refused:
             pass
         else:
-            told = end + header.size
-            if told < segment.size and (behind := whole_at(segment.log.pread, told, bounds)) is not None:
-                return told, behind.base_offset
+            stated_end = end + header.size
+            if stated_end < segment.size and (behind := whole_at(segment.log.pread, stated_end, bounds)) is not None:
+                return stated_end, behind.base_offset
             # It may be a write that was torn, and what is found in it a part of its records.
-            torn = told > segment.size and header.base_offset == first
+            torn = stated_end > segment.size and header.base_offset == first
             bounds = bounds._replace(epoch=self._log.epochs.latest if torn else bounds.epoch)
         return search(segment.log.pread, end + 1, bounds, goes_on=torn)
 
@@ -217,10 +217,10 @@ class Repair:
 
     def _cut(self, segment: Segment, end: int, problem: str) -> None:
         """Nothing whole is behind `end` in this file."""
-        told = f"{segment.log.path} was cut at {end} of {segment.size} bytes: {problem}"
+        note = f"{segment.log.path} was cut at {end} of {segment.size} bytes: {problem}"
         if any(piece.count(0) < len(piece) for piece in pieces(segment.log, end, segment.size)):
-            told += f"; the rest is in {quarantine_bytes(self._log.disk, segment.log, end, segment.size)}"
-        self._notes.append(told)
+            note += f"; the rest is in {quarantine_bytes(self._log.disk, segment.log, end, segment.size)}"
+        self._notes.append(note)
         self._cut_bytes += segment.size - end
         segment.log.truncate(end)
         segment.size = end
@@ -295,8 +295,8 @@ class Repair:
 
     def _epoch_start(self, header: BatchHeader) -> int:
         """Where its epoch began: before it, if compaction took the first batches and the checkpoint knows of them."""
-        told = self._told_epochs.get(header.leader_epoch, header.base_offset)
-        return told if self._next_offset <= told <= header.base_offset else header.base_offset
+        recorded = self._recorded_epochs.get(header.leader_epoch, header.base_offset)
+        return recorded if self._next_offset <= recorded <= header.base_offset else header.base_offset
 
     # What is left.
 

@@ -209,11 +209,11 @@ class SegmentScrub:
     def _damaged(self, position: int, header: BatchHeader | None, problem: str) -> None:
         """Note it, and go on at the next whole batch."""
         end, offset = self._size, self.end_offset
-        told = position + header.size if header is not None else position
+        stated = position + header.size if header is not None else position
         bounds = Bounds(self._size, self._next_offset, self.end_offset)
-        if header is not None and told < self._size and (behind := whole_at(self._pread, told, bounds)) is not None:
-            end, offset = told, behind.base_offset
-        elif told < self._size:
+        if header is not None and stated < self._size and (behind := whole_at(self._pread, stated, bounds)) is not None:
+            end, offset = stated, behind.base_offset
+        elif stated < self._size:
             later = bounds._replace(first=self._next_offset + 1)
             end, offset = search(self._pread, position + 1, later) or (end, offset)
         self.found.append(Found(position, end, (self._next_offset, offset), problem))
@@ -273,8 +273,8 @@ def apply(log: PartitionLog, segment: Segment, found: Sequence[Found], patches: 
 def derived_damage(log: PartitionLog, claim: SegmentClaim) -> list[str]:
     """The derived files of a sealed segment that are not what the manifest says. Blocks; for a thread."""
     stem = file_stem(log.path, claim.base_offset)
-    told = [(".index", claim.index_crc), (".timeindex", claim.timeindex_crc)]
-    wrong = [stem + kind for kind, crc in told if crc != NO_CRC and file_crc(log.disk, stem + kind) != crc]
+    recorded = [(".index", claim.index_crc), (".timeindex", claim.timeindex_crc)]
+    wrong = [stem + kind for kind, crc in recorded if crc != NO_CRC and file_crc(log.disk, stem + kind) != crc]
     if file_crc(log.disk, stem + TXNINDEX_SUFFIX) != claim.txnindex_crc:
         wrong.append(stem + TXNINDEX_SUFFIX)
     return wrong

@@ -130,9 +130,9 @@ class Schedule:
         return pause
 
 
-def status_text(figures: Mapping[str, object]) -> str:
+def status_text(stats: Mapping[str, object]) -> str:
     """For a place that has room for one line: `progress=0.42 passes=3`."""
-    return " ".join(f"{name}={value}" for name, value in figures.items())
+    return " ".join(f"{name}={value}" for name, value in stats.items())
 
 
 def status_of(text: str) -> dict[str, str]:

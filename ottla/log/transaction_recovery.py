@@ -115,8 +115,8 @@ def _rebuild_what_differs(
     log: PartitionLog, claimed: Manifest, check: Callable[[Segment], None], *, clean: bool
 ) -> None:
     here = {segment.base_offset for segment in log.segments if segment.base_offset <= log.recovery_point}
-    told = [*claimed.segments, *([claimed.active] if clean and claimed.active is not None else [])]
-    for claim in told:
+    recorded = [*claimed.segments, *([claimed.active] if clean and claimed.active is not None else [])]
+    for claim in recorded:
         if claim.base_offset not in here:
             continue
         path = file_stem(log.path, claim.base_offset) + SUFFIX
@@ -195,12 +195,12 @@ def lost_ends(
         if not was_open:
             continue
         still = _open_in_snapshot(log, end)
-        told, known = _told(log, (start, end), manifest, indexes)
+        recorded, known = _recorded_aborts(log, (start, end), manifest, indexes)
         for producer_id, first in was_open.items():
             if still.get(producer_id) == first:
                 continue
-            if (producer_id, first) in told:
-                aborted.append(LostEnd(producer_id, first, told[producer_id, first]))
+            if (producer_id, first) in recorded:
+                aborted.append(LostEnd(producer_id, first, recorded[producer_id, first]))
             elif not known:
                 undecided.append(LostEnd(producer_id, first, end - 1))
     return LostEnds(tuple(aborted), tuple(undecided), fresh)
@@ -229,7 +229,7 @@ def _open_in_snapshot(log: PartitionLog, offset: int) -> dict[int, int]:
     return {each: start for each, start in starts if start != NO_OFFSET}
 
 
-def _told(
+def _recorded_aborts(
     log: PartitionLog, lost: Range, manifest: Manifest | None, indexes: Mapping[int, bytes]
 ) -> tuple[dict[tuple[int, int], int], bool]:
     """The transactions that indexes say were aborted in the range, with the offset of their marker; and whether these
@@ -245,14 +245,14 @@ def _told(
         for claim in claims
         if claim.base_offset in files and _crc(files[claim.base_offset]) == claim.txnindex_crc
     ]
-    told: dict[tuple[int, int], int] = {}
+    recorded: dict[tuple[int, int], int] = {}
     for data in files.values():
         try:
             entries = [] if data is None else decode(data)
         except TransactionIndexDamaged:
             continue
-        told.update(((e.producer_id, e.first_offset), e.last_offset) for e in entries if start <= e.last_offset)
-    return told, not without([lost], proven)
+        recorded.update(((e.producer_id, e.first_offset), e.last_offset) for e in entries if start <= e.last_offset)
+    return recorded, not without([lost], proven)
 
 
 def _crc(data: bytes | None) -> int:

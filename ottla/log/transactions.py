@@ -276,9 +276,9 @@ class Transactions:
             return found
         for entry in self._entries_from(from_offset):
             if entry.last_offset >= from_offset and entry.first_offset < to_offset:
-                told = entry.producer_id, entry.first_offset
-                if not self.lost or told not in found:
-                    found.append(told)
+                aborted = entry.producer_id, entry.first_offset
+                if not self.lost or aborted not in found:
+                    found.append(aborted)
             if entry.last_stable >= to_offset:
                 break
         return found

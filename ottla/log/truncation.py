@@ -36,8 +36,8 @@ def truncate(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
     if log.swap is not None and not log.swap.fits(log.segments[:kept]):
         log.swap.abandon()
     log.truncations += 1
-    told = offset < max(log.recovery_point, log.checkpointed_end) or log.damage is not None or log.given_up
-    if told:  # else neither manifest nor checkpoint tells of what goes
+    recorded = offset < max(log.recovery_point, log.checkpointed_end) or log.damage is not None or log.given_up
+    if recorded:  # else neither manifest nor checkpoint tells of what goes
         log.manifest.cut_at(offset)
     try:
         for _ in dropped:

@@ -99,8 +99,8 @@ def log_bytes(disk: Disk, path: str) -> int:
 
 def _is_partition(disk: Disk, path: str) -> bool:
     names = disk.listdir(path)
-    told = checkpoints.PARTITION_METADATA in names or manifest.FILE_NAME in names
-    return told or any((found := _NUMBERED.fullmatch(name)) and found[2] == "log" for name in names)
+    recorded = checkpoints.PARTITION_METADATA in names or manifest.FILE_NAME in names
+    return recorded or any((found := _NUMBERED.fullmatch(name)) and found[2] == "log" for name in names)
 
 
 def verify_checkpoints(
@@ -109,10 +109,10 @@ def verify_checkpoints(
     """The files of a data directory that belong to no partition: what they tell of each partition, what is wrong with
     them, and what is only remarkable. `running`: a broker writes there."""
     findings, notes = [], []
-    told: dict[str, dict[tuple[str, int], int]] = {}
+    offsets: dict[str, dict[tuple[str, int], int]] = {}
     for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANED):
         try:
-            told[name] = checkpoints.read_offsets(disk, directory, name)
+            offsets[name] = checkpoints.read_offsets(disk, directory, name)
         except Fault as fault:
             findings.append(Finding(f"{directory}/{name}", str(fault), REBUILT))
     findings += files_named_as_partitions(disk, directory)
@@ -120,12 +120,12 @@ def verify_checkpoints(
         checkpoints.read_meta_properties(disk, directory)
     except Fault as fault:
         findings.append(Finding(f"{directory}/{checkpoints.META_PROPERTIES}", str(fault), OWNER))
-    points, high = told.get(checkpoints.RECOVERY_POINTS, {}), told.get(checkpoints.HIGH_WATERMARKS, {})
+    points, high = offsets.get(checkpoints.RECOVERY_POINTS, {}), offsets.get(checkpoints.HIGH_WATERMARKS, {})
     mark = checkpoints.read_clean_shutdown(disk, directory)
     closed = {(each.topic, each.partition): (each.start, each.end) for each in (mark and mark.logs) or ()}
     for key, (_, end) in closed.items():
         points[key] = max(points.get(key, 0), end)
-    starts, cleaned = told.get(checkpoints.LOG_STARTS, {}), told.get(checkpoints.CLEANED, {})
+    starts, cleaned = offsets.get(checkpoints.LOG_STARTS, {}), offsets.get(checkpoints.CLEANED, {})
     unclosed = NOT_KNOWN, NOT_KNOWN
     by_partition = {
         key: Checkpointed(
@@ -148,15 +148,15 @@ def verify_checkpoints(
     return by_partition, findings, notes
 
 
-def checkpointed(told: dict[tuple[str, int], Checkpointed], path: str) -> Checkpointed:
+def checkpointed(recorded: dict[tuple[str, int], Checkpointed], path: str) -> Checkpointed:
     topic, _, index = path.rpartition("/")[2].rpartition("-")
-    return told.get((topic, int(index)), NO_CHECKPOINTS) if index.isdecimal() else NO_CHECKPOINTS
+    return recorded.get((topic, int(index)), NO_CHECKPOINTS) if index.isdecimal() else NO_CHECKPOINTS
 
 
 def verify_partition(
     disk: Disk,
     path: str,
-    told: Checkpointed = NO_CHECKPOINTS,
+    recorded: Checkpointed = NO_CHECKPOINTS,
     *,
     finished: bool,
     running: bool = False,
@@ -164,7 +164,7 @@ def verify_partition(
 ) -> Checked:
     """`finished`: the log was closed cleanly and nobody writes to it, so that nothing may be missing at its end.
     `running`: its broker may be writing to it. `read` is told of bytes that were read."""
-    return _Verification(disk, path, told, finished, running, read or (lambda size: None)).run()
+    return _Verification(disk, path, recorded, finished, running, read or (lambda size: None)).run()
 
 
 def confirmed(found: Checked, again: Checked) -> Checked:
@@ -179,11 +179,17 @@ def _place(finding: Finding) -> tuple[str, int, str]:
 
 class _Verification:
     def __init__(
-        self, disk: Disk, path: str, told: Checkpointed, finished: bool, running: bool, read: Callable[[int], object]
+        self,
+        disk: Disk,
+        path: str,
+        recorded: Checkpointed,
+        finished: bool,
+        running: bool,
+        read: Callable[[int], object],
     ) -> None:
         self._disk = disk
         self._path = path
-        self._told = told
+        self._recorded = recorded
         self._finished = finished
         self._running = running
         self._read = read
@@ -196,7 +202,7 @@ class _Verification:
         self._size = 0
         self._next_offset = 0
         self._latest_epoch = NO_EPOCH
-        self._epoch_told = False
+        self._epoch_reported = False
 
     def run(self) -> Checked:
         names = [name for name in self._disk.listdir(self._path) if name != manifest.FILE_NAME]
@@ -226,7 +232,9 @@ class _Verification:
     def _beginning(self, names: Sequence[str]) -> StartEvidence:
         epochs = [] if self._epochs is None else self._epochs.entries
         orphans = [] if self._running else orphaned(names)
-        return StartEvidence(self._told.log_start, epochs, orphans, self._running or any(map(DELETED.fullmatch, names)))
+        return StartEvidence(
+            self._recorded.log_start, epochs, orphans, self._running or any(map(DELETED.fullmatch, names))
+        )
 
     def _left_over(self, name: str) -> str:
         found = _UNFINISHED.fullmatch(name)
@@ -244,8 +252,8 @@ class _Verification:
         claim = None if self._manifest is None else self._manifest.claim(base)
         ranges = () if self._manifest is None else (*self._manifest.missing, *self._manifest.given_up)
         known = any(start <= self._next_offset and following <= end for start, end in ranges)
-        told = any(finding.records for finding in self._findings)
-        if known or told or self._told.compacted or (claim is not None and claim.size == size):
+        reported = any(finding.records for finding in self._findings)
+        if known or reported or self._recorded.compacted or (claim is not None and claim.size == size):
             return
         what = f"offsets {self._next_offset}..{following - 1} are missing behind it"
         path = f"{file_stem(self._path, base)}.log"
@@ -261,18 +269,18 @@ class _Verification:
         derived = {"a producer snapshot": max(snapshots, default=0), "a leader epoch": max(starts, default=0)}
         end = max(self._next_offset, self._log_start)
         self._findings += against_checkpoints(
-            self._path, self._manifest, self._told.evidence, derived, end, finished=self._finished
+            self._path, self._manifest, self._recorded.evidence, derived, end, finished=self._finished
         )
 
     @property
     def _started(self) -> int:
         """Where the log started, if that is known without its manifest."""
-        told = self._told.evidence
-        return told.started if told.closed_start == NOT_KNOWN else told.closed_start
+        recorded = self._recorded.evidence
+        return recorded.started if recorded.closed_start == NOT_KNOWN else recorded.closed_start
 
     @property
     def _log_start(self) -> int:
-        return max(self._told.log_start, 0 if self._manifest is None else self._manifest.log_start)
+        return max(self._recorded.log_start, 0 if self._manifest is None else self._manifest.log_start)
 
     def _found(self, path: str, what: str, remedy: str, offset: int = -1) -> None:
         self._findings.append(Finding(path, what, remedy, offset=offset))
@@ -316,9 +324,9 @@ class _Verification:
             self._tail(file, end, size, excused)
         self._size += size
         file.close()
-        told = {finding.path for finding in self._findings}
+        reported = {finding.path for finding in self._findings}
         for path, what in walk.problems:
-            if path not in told:
+            if path not in reported:
                 self._found(path, what, REBUILT)
         self._transactions(base, excused=excused and not self._running)
 
@@ -338,16 +346,16 @@ class _Verification:
     def _epoch(self, header: BatchHeader) -> None:
         """What the checkpoint says of this batch; one contradiction is enough."""
         epochs = self._epochs
-        if epochs is None or self._epoch_told or header.leader_epoch < 0:
+        if epochs is None or self._epoch_reported or header.leader_epoch < 0:
             return
         if header.leader_epoch > epochs.latest and not self._finished:
             return  # it is written when the log is synced
-        told = epochs.epoch_of(header.base_offset)
-        if told == NO_EPOCH and (header.base_offset < self._log_start or not self._finished):
+        recorded = epochs.epoch_of(header.base_offset)
+        if recorded == NO_EPOCH and (header.base_offset < self._log_start or not self._finished):
             return  # of what was deleted within a segment nothing is known any more
-        if told != header.leader_epoch:
-            self._epoch_told = True
-            what = f"it says epoch {told} of offset {header.base_offset}, the batch says {header.leader_epoch}"
+        if recorded != header.leader_epoch:
+            self._epoch_reported = True
+            what = f"it says epoch {recorded} of offset {header.base_offset}, the batch says {header.leader_epoch}"
             self._found(f"{self._path}/{EPOCHS_FILE}", what, REBUILT, header.base_offset)
 
     def _tail(self, file: File, end: int, size: int, excused: bool) -> None:
@@ -389,7 +397,7 @@ class _Verification:
 
     def _removed(self, snapshots: Sequence[int]) -> None:
         """Derived files that a clean stop of this release leaves in every log: it names the log in its mark."""
-        began, ended = self._told.evidence.closed_start, self._told.evidence.closed_end
+        began, ended = self._recorded.evidence.closed_start, self._recorded.evidence.closed_end
         if not self._finished or began == NOT_KNOWN:
             return
         path = f"{self._path}/{manifest.FILE_NAME}"

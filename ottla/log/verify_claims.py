@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from ottla.log import manifest as manifests
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
-from ottla.log.evidence import Evidence, closed_there, ends_told
+from ottla.log.evidence import Evidence, closed_there, recorded_ends
 from ottla.log.index import IndexDamaged, OffsetIndex, TimeIndex
 from ottla.log.manifest import NO_CRC, Manifest, SegmentClaim
 from ottla.log.segment import file_stem
@@ -113,13 +113,19 @@ def _segment(disk: Disk, path: str, claim: SegmentClaim, size: int | None, *, ex
 
 
 def against_checkpoints(
-    path: str, manifest: Manifest | None, told: Evidence, derived: Mapping[str, int], log_end: int, *, finished: bool
+    path: str,
+    manifest: Manifest | None,
+    evidence: Evidence,
+    derived: Mapping[str, int],
+    log_end: int,
+    *,
+    finished: bool,
 ) -> Iterator[Finding]:
     """The end of the log against everything that proves one. `derived`: what files of the partition say of it."""
     manifest = manifest or Manifest()
-    said = ends_told(manifest, told, derived, clean=finished)
+    said = recorded_ends(manifest, evidence, derived, clean=finished)
     more = {what: offset for what, offset in said.items() if offset > log_end}
-    if closed_there(manifest, told, log_end, clean=finished):
+    if closed_there(manifest, evidence, log_end, clean=finished):
         for what, offset in more.items():
             yield Finding(path, f"{what} says {offset}, the log ends at {log_end} as its manifest proves", REBUILT)
         return

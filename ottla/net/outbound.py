@@ -185,7 +185,7 @@ class OutboundConnection(asyncio.BufferedProtocol):
         """Nothing is in flight."""
         return not self._in_flight
 
-    def speaks(self, api_key: int, version: int) -> bool:
+    def supports(self, api_key: int, version: int) -> bool:
         return self.versions.common(api_key, (version, version)) is not None
 
     async def call(self, message: Message, answer: type[R], timeout_s: float) -> R:

@@ -11,7 +11,7 @@ import logging
 from typing import Final
 
 from ottla.cluster.cluster import Cluster
-from ottla.cluster.image import Topic
+from ottla.cluster.image import TopicImage
 from ottla.errors import Fault, Refused
 from ottla.log.segment import Segment
 from ottla.replication.replicas import CHECKPOINTS, Replicas
@@ -51,7 +51,7 @@ class TopicDeletion:
         self._running: set[asyncio.Task[None]] = set()
         self._checkpointing: asyncio.Task[Fault | None] | None = None
 
-    def begin(self, topic: Topic, directories: list[str], *, deleted: bool) -> None:
+    def begin(self, topic: TopicImage, directories: list[str], *, deleted: bool) -> None:
         """`deleted`: the topic is, and the cluster waits for this broker's word."""
         task = self._runtime.spawn(self._delete(topic, directories, deleted), name=f"deleting {topic.name}")
         self._running.add(task)
@@ -68,7 +68,7 @@ class TopicDeletion:
         if gone := [topic_id for topic_id, tombstone in tombstones.items() if broker_id in tombstone.replicas]:
             await self._cluster.replicas_deleted(gone)
 
-    async def _delete(self, topic: Topic, directories: list[str], deleted: bool) -> None:
+    async def _delete(self, topic: TopicImage, directories: list[str], deleted: bool) -> None:
         try:
             await self._remove(directories)
             if deleted:

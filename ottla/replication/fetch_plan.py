@@ -34,7 +34,7 @@ class Followed:
         self.rests_until = 0.0
 
 
-class Request(NamedTuple):
+class FetchRequestData(NamedTuple):
     number: int
     """By which its answer is known: while it is on its way, another one may be sent."""
     session_id: int
@@ -123,7 +123,7 @@ class FetchPlan:
             del self._resting[key]
             self._moved[key] = None
 
-    def request(self, now: float) -> Request | None:
+    def request(self, now: float) -> FetchRequestData | None:
         """The next request; None when there is nothing to fetch."""
         self._wake(now)
         if len(self._resting) == len(self._followed) and self._session.epoch == FIRST_EPOCH:
@@ -143,7 +143,7 @@ class FetchPlan:
         session_id, session_epoch, gone = self._session.next()
         for topic_id, index in gone:
             forgotten.setdefault(topic_id, []).append(index)
-        return Request(self._requests, session_id, session_epoch, topics, forgotten)
+        return FetchRequestData(self._requests, session_id, session_epoch, topics, forgotten)
 
     def answered(self, answer: Answer, number: int) -> Iterator[tuple[Partition, PartitionFetched]]:
         """What the leader sent upon the request of this number, for the partitions that still want it: an answer to

@@ -35,7 +35,7 @@ from ottla.replication.doubt import Doubt, doubt_of
 from ottla.replication.follower import FollowerState
 from ottla.replication.leader import NO_EPOCH, UNKNOWN, LeaderState
 from ottla.replication.sequence_gate import BehindRefused, SequenceGate
-from ottla.replication.waits import Appended, AppendListener, DelayedByCommit, HighWatermarkListener
+from ottla.replication.waits import AppendListener, DelayedByCommit, HighWatermarkListener, LogAppendInfo
 from ottla.wire import batch
 
 NO_LEADER = -1
@@ -178,7 +178,7 @@ class Partition:
 
     # Writing.
 
-    def append(self, view: memoryview, acks: int, now_ms: int, guard: Guard | None = None) -> Appended:
+    def append(self, view: memoryview, acks: int, now_ms: int, guard: Guard | None = None) -> LogAppendInfo:
         """Write one produced batch. The view is stamped in place: nothing is copied. The first batch of a transaction
         needs a guard (`log.transactions`)."""
         log, policy = self.log, self._policy
@@ -211,7 +211,7 @@ class Partition:
                 if known is not None:
                     # A retry of what is already there is answered as the first time was.
                     kept_ms = known.max_timestamp if policy.log_append_time else batch.NO_TIMESTAMP
-                    return Appended(known.base_offset, kept_ms, known.last_offset + 1, log.log_start)
+                    return LogAppendInfo(known.base_offset, kept_ms, known.last_offset + 1, log.log_start)
                 log.transactions.check_append(header, guard)
             base_offset = log.append(taken, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
         except BehindRefused:
@@ -220,7 +220,7 @@ class Partition:
             self._gate.refused(view, refused, header)
             raise
         self.advance(len(taken))
-        return Appended(base_offset, log_append_time_ms, base_offset + header.last_offset_delta + 1, log.log_start)
+        return LogAppendInfo(base_offset, log_append_time_ms, base_offset + header.last_offset_delta + 1, log.log_start)
 
     def refuse(self, view: memoryview, refused: Refused) -> None:
         """A batch is refused before it comes to an append."""

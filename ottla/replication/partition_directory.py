@@ -34,29 +34,29 @@ def topic_id_of(disk: Disk, path: str, expected: bytes | None, *, deleted: bool)
     """The topic that a directory belongs to, as Kafka's file says; if that says another one, or cannot be read, as the
     manifest says, which has a checksum. `expected`: the topic that has the name now; `deleted`: another one had it, and
     its files may still be here. None: nothing says anything."""
-    told: bytes | None = None
+    recorded: bytes | None = None
     damaged: Fault | None = None
     try:
-        told = checkpoints.read_partition_metadata(disk, path)
+        recorded = checkpoints.read_partition_metadata(disk, path)
     except StorageFault:
         if not (aside := quarantine_directories(disk, path)):
             raise
         log.warning("%s", ", ".join(aside))
     except Fault as fault:
         damaged = fault
-    if damaged is None and told in (None, expected):
-        return told
+    if damaged is None and recorded in (None, expected):
+        return recorded
     try:
         found = manifest.read(disk, path)
     except manifest.ManifestDamaged:
         found = None
     if found is not None and found.topic_id is not None:
-        if found.topic_id != told:
+        if found.topic_id != recorded:
             log.warning("%s/%s is not what the manifest says: rebuilt", path, checkpoints.PARTITION_METADATA)
             _rebuild(disk, path, found.topic_id)
         return found.topic_id
     if damaged is None:
-        return told
+        return recorded
     if deleted or expected is None:
         log.error("%s It is not known which topic the directory belongs to.", damaged)
         return NO_TOPIC

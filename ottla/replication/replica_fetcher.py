@@ -22,7 +22,7 @@ from ottla.log.segment import Segment
 from ottla.log.truncation import quarantine_tail
 from ottla.net.outbound import OutboundConnection
 from ottla.replication import gaps
-from ottla.replication.fetch_plan import FetchPlan, Request
+from ottla.replication.fetch_plan import FetchPlan, FetchRequestData
 from ottla.replication.leader import truncation_offset
 from ottla.replication.partition import Partition
 from ottla.replication.throttle import Throttle
@@ -121,7 +121,7 @@ class ReplicaFetcher:
         pause = RECONNECT_SECONDS_MIN
         failures, since = 0, 0.0
         while True:
-            told = True
+            failed = True
             try:
                 self._link = await self._context.open_link(self.leader_id)
                 if failures:
@@ -129,14 +129,14 @@ class ReplicaFetcher:
                 pause, failures, self._heard_at = RECONNECT_SECONDS_MIN, 0, self._runtime.now()
                 self._plan.begin()
                 await self._fetch(self._link)
-                told = False  # registered anew: to begin again is nothing to tell
+                failed = False  # registered anew: to begin again is nothing to tell
             except (Fault, Refused, BadFrame) as failure:
                 log.info("following broker %d: %s; trying again", self.leader_id, failure)
             except Exception as failure:  # whatever it was, nobody else would ever follow that broker
                 log.error("following broker %d failed; trying again", self.leader_id, exc_info=failure)
             if not failures:  # a broker that was paused notices only when it goes on
                 since = self._runtime.now() if self._heard_at is None else self._heard_at
-            failures += told
+            failures += failed
             if self._link is not None:
                 self._link.close()
                 self._link = None
@@ -182,7 +182,7 @@ class ReplicaFetcher:
         answer.add_done_callback(lambda _: self._news.set())
         return Asked(request.number, answer)
 
-    def _encoded(self, request: Request) -> bytes:
+    def _encoded(self, request: FetchRequestData) -> bytes:
         config = self._config
         wait_ms = config.replica_fetch_wait_max_ms
         deadline = self._plan.deadline()

@@ -14,7 +14,7 @@ from typing import Final
 
 from ottla.cluster import changes as c
 from ottla.cluster.cluster import Cluster
-from ottla.cluster.image import NO_BROKER, Image, Topic
+from ottla.cluster.image import NO_BROKER, Image, TopicImage
 from ottla.config.broker_config import LiveConfig
 from ottla.errors import ErrorCode, Fault, Refused, StorageFault
 from ottla.log import checkpoints
@@ -44,7 +44,7 @@ FETCHES_IN_FLIGHT_MAX: Final = 2
 """Of one follower (see `replica_fetcher`)."""
 RACK_AWARE: Final = "RackAwareReplicaSelector"
 
-LeadershipListener = Callable[[Topic, int], None]
+LeadershipListener = Callable[[TopicImage, int], None]
 
 
 class ReplicaManager:
@@ -169,7 +169,7 @@ class ReplicaManager:
                 for topic in new.topics.values():
                     self._configure_topic(topic)
 
-    def _host(self, topic: Topic) -> None:
+    def _host(self, topic: TopicImage) -> None:
         self.replicas.host(topic)
         for index in range(len(topic.partitions)):
             if (partition := self.replicas.get(topic.id, index)) is not None:
@@ -177,7 +177,7 @@ class ReplicaManager:
         for index in range(len(topic.partitions)):
             self._leadership_changed(topic, index)
 
-    def _take_up(self, topic: Topic, index: int) -> None:
+    def _take_up(self, topic: TopicImage, index: int) -> None:
         partition = self.replicas.host_partition(topic, index)
         if partition is not None:
             self.follow(partition)
@@ -191,15 +191,15 @@ class ReplicaManager:
         if (topic := self._cluster.image.topic_by_id(partition.topic_id)) is not None:
             self._take_up(topic, partition.index)
 
-    def _leadership_changed(self, topic: Topic, index: int) -> None:
+    def _leadership_changed(self, topic: TopicImage, index: int) -> None:
         for listener in self.leadership_listeners:
             listener(topic, index)
 
-    def _configure_topic(self, topic: Topic) -> None:
+    def _configure_topic(self, topic: TopicImage) -> None:
         for partition in self.replicas.configure(topic):
             self.flusher.look_at(partition)
 
-    def _drop(self, topic: Topic, *, deleted: bool) -> None:
+    def _drop(self, topic: TopicImage, *, deleted: bool) -> None:
         """Nobody sees the topic from now on. Without a tombstone metadata is missing, which is no reason to lose
         data: the files are kept."""
         for index in range(len(topic.partitions)):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
 
-from ottla.cluster.image import Image, Topic
+from ottla.cluster.image import Image, TopicImage
 from ottla.cluster.layout import id_text
 from ottla.config.topic_config import TopicConfig
 from ottla.errors import Fault, Refused, StorageFault
@@ -56,7 +56,7 @@ class Replicas:
         runtime: Runtime,
         data_dir: str,
         broker_id: int,
-        resolve: Callable[[Topic], TopicConfig],
+        resolve: Callable[[TopicImage], TopicConfig],
         producer_ids_max: int,
     ) -> None:
         self._runtime = runtime
@@ -168,12 +168,12 @@ class Replicas:
         """Partitions that must have a log, as a clean stop or checkpoints say, and have no directory, or one that holds
         neither log nor metadata: it is lost. One that was dropped is still there under another name as long as
         checkpoints tell of it."""
-        told = set(self._closed)
+        recorded = set(self._closed)
         for name in EVIDENCE:
-            told.update(key for key, offset in self._read_checkpoint(name).items() if offset > 0)
+            recorded.update(key for key, offset in self._read_checkpoint(name).items() if offset > 0)
         now = set(self._disk.listdir(self._data_dir))
         lost = set()
-        for topic, index in told - here:
+        for topic, index in recorded - here:
             known, directory = image.topic(topic), f"{topic}-{index}"
             states = () if known is None else known.partitions[index : index + 1]
             if not states or self._broker_id not in states[0].replicas:
@@ -205,14 +205,14 @@ class Replicas:
             log.warning("%s It is rebuilt.", fault)
             return {}
 
-    def _opened(self, some: list[tuple[Topic, int]]) -> list[Partition]:
+    def _opened(self, some: list[tuple[TopicImage, int]]) -> list[Partition]:
         opened = []  # whatever is wrong with one keeps no other from being opened
         for topic, index in some:
             try:
                 opened.append(self._open(topic, index))
             except Exception as failure:
-                told = None if isinstance(failure, Fault | Refused) else failure
-                log.error("%s-%d cannot be opened: %s", topic.name, index, failure, exc_info=told)
+                unexpected = None if isinstance(failure, Fault | Refused) else failure
+                log.error("%s-%d cannot be opened: %s", topic.name, index, failure, exc_info=unexpected)
                 self.unopened.add((topic.id, index))
         return opened
 
@@ -253,12 +253,12 @@ class Replicas:
         names = (f"{stem}{f'.{number}' if number > 1 else ''}{ending}" for number in range(1, ASIDE_MAX))
         return next((name for name in names if not self._disk.exists(name)), f"{stem}{ending}")
 
-    def host(self, topic: Topic) -> None:
+    def host(self, topic: TopicImage) -> None:
         """Have a replica of every partition of the topic that is assigned to this broker, in its present state."""
         for index in range(len(topic.partitions)):
             self.host_partition(topic, index)
 
-    def host_partition(self, topic: Topic, index: int) -> Partition | None:
+    def host_partition(self, topic: TopicImage, index: int) -> Partition | None:
         state = topic.partitions[index]
         if self._broker_id not in state.replicas:
             return None
@@ -284,7 +284,7 @@ class Replicas:
                 partition.step_down()
                 partition.wake()
 
-    def _open(self, topic: Topic, index: int) -> Partition:
+    def _open(self, topic: TopicImage, index: int) -> Partition:
         key = (topic.name, index)
         config = self._resolve(topic)
         path = f"{self._data_dir}/{topic.name}-{index}"
@@ -334,7 +334,7 @@ class Replicas:
         self._by_name[partition.topic, partition.index] = partition
         self._by_id[partition.topic_id, partition.index] = partition
 
-    def configure(self, topic: Topic) -> list[Partition]:
+    def configure(self, topic: TopicImage) -> list[Partition]:
         """The topic's settings changed. Its partitions that are here."""
         config = self._resolve(topic)
         here = []
@@ -346,11 +346,11 @@ class Replicas:
                 here.append(partition)
         return here
 
-    def drop(self, topic: Topic, *, ending: str = DELETED) -> list[str]:
+    def drop(self, topic: TopicImage, *, ending: str = DELETED) -> list[str]:
         """Forget a deleted topic. Gives the directories that may now be removed, beside the loop."""
         return [path for index in range(len(topic.partitions)) for path in self.drop_partition(topic, index, ending)]
 
-    def drop_partition(self, topic: Topic, index: int, ending: str = DELETED) -> list[str]:
+    def drop_partition(self, topic: TopicImage, index: int, ending: str = DELETED) -> list[str]:
         """Forget one partition, which is deleted or whose replica is now on another broker. Its directory, renamed."""
         partition = self._by_name.pop((topic.name, index), None)
         self._by_id.pop((topic.id, index), None)

@@ -36,7 +36,7 @@ class _First(NamedTuple):
     sequence: int
     code: ErrorCode
     message: str | None
-    told: int = 0
+    refused_behind: int = 0
     """How many behind it were told so."""
 
 
@@ -55,7 +55,7 @@ class SequenceGate:
 
     def pass_or_refuse(
         self, header: batch.BatchHeader, *, epoch_start: int, alone: bool
-    ) -> producers.Appended | None:
+    ) -> producers.BatchMetadata | None:
         """What the batch is a retry of, if it is one; Refused when it is neither that nor the next one. `alone`: no
         other replica can have led before."""
         known = self._producers
@@ -110,8 +110,8 @@ class SequenceGate:
         first = self._firsts.get(header.producer_id)
         if first is None or first.epoch != header.producer_epoch or header.base_sequence <= first.sequence:
             return
-        if first.told < BEHIND_MAX and (expected is None or expected == first.sequence):
-            self._firsts[header.producer_id] = first._replace(told=first.told + 1)
+        if first.refused_behind < BEHIND_MAX and (expected is None or expected == first.sequence):
+            self._firsts[header.producer_id] = first._replace(refused_behind=first.refused_behind + 1)
             why = first.message or "the batch before this one was refused, and has to come first"
             raise BehindRefused(first.code, why)
 

@@ -29,7 +29,7 @@ FINISHED_MAX: Final = 100
 NEVER: Final = float("inf")
 
 
-class Appended(NamedTuple):
+class LogAppendInfo(NamedTuple):
     base_offset: int
     log_append_time_ms: int
     next_offset: int
@@ -84,15 +84,15 @@ class DelayedOperations:
         """Those that are answered in the next iteration of the loop."""
         self._runtime = runtime
         self._deadlines: list[tuple[float, int, Expiring]] = []
-        self._parked = 0
+        self._added = 0
         self._finished = 0  # of those that still stand among the deadlines, at most
         self._timer: Handle | None = None
         self._timer_at = NEVER
 
-    def park(self, operation: Expiring, deadline: float) -> None:
+    def add(self, operation: Expiring, deadline: float) -> None:
         """It is expired at the deadline, unless it is finished before."""
-        self._parked += 1
-        heappush(self._deadlines, (deadline, self._parked, operation))
+        self._added += 1
+        heappush(self._deadlines, (deadline, self._added, operation))
         if deadline < self._timer_at:
             self._arm(deadline)
 
@@ -104,7 +104,7 @@ class DelayedOperations:
             self._runtime.call_soon(self.complete_due, next_iteration)
         due.append(operation)
 
-    def unpark(self, operation: Expiring) -> None:
+    def finish(self, operation: Expiring) -> None:
         """It does not wait any more. It stays among the deadlines until its own, unless there are too many of them."""
         operation.finished = True
         self._finished += 1

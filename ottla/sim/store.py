@@ -43,7 +43,7 @@ class Line:
     def __init__(self, server: StoreServer, client: str, heard: Callable[[tuple[Any, ...]], None]) -> None:
         self.open = True
         self.up = Wire(server.network, client, STORE, self._asked)
-        self.down = Wire(server.network, STORE, client, self._told)
+        self.down = Wire(server.network, STORE, client, self._received)
         self._server = server
         self._heard = heard
 
@@ -51,7 +51,7 @@ class Line:
         if self.open:
             self._server.asked(self, message)
 
-    def _told(self, message: tuple[Any, ...]) -> None:
+    def _received(self, message: tuple[Any, ...]) -> None:
         self._heard(message)
 
     def reset(self) -> None:
@@ -306,7 +306,7 @@ class SimStore:
         self._say(kind, self._number, *rest)
         return await future
 
-    def _told(self, line: Line, message: tuple[Any, ...]) -> None:
+    def _received(self, line: Line, message: tuple[Any, ...]) -> None:
         if line is not self._line:
             return  # of a connection that was given up
         self._heard_at = self._runtime.now()
@@ -323,7 +323,7 @@ class SimStore:
                 if self._began is not None and not self._began.done():
                     self._began.set_result(message)
             case ("reset",):
-                self._lose_touch()
+                self._connection_lost()
 
     def _notify(self, changed: str | None) -> None:
         for path, tell in list(self._watches):
@@ -335,7 +335,7 @@ class SimStore:
         loop = self._runtime.loop
 
         def heard(message: tuple[Any, ...]) -> None:
-            loop.call_soon(self._told, line, message)
+            loop.call_soon(self._received, line, message)
 
         line = Line(self._server, self._runtime.machine.name, heard)
         self._line = line
@@ -363,7 +363,7 @@ class SimStore:
         while True:
             if self._state is SessionState.connected:
                 if self._runtime.now() - self._heard_at > self._timeout_s * 2 / 3:
-                    self._lose_touch()
+                    self._connection_lost()
                     continue
                 self._say("ping")
                 await asyncio.sleep(self._timeout_s / 3)
@@ -375,7 +375,7 @@ class SimStore:
             elif self._state is SessionState.suspended:
                 await asyncio.sleep(0.1)
 
-    def _lose_touch(self) -> None:
+    def _connection_lost(self) -> None:
         if self._closed and self._began is not None and not self._began.done():
             self._began.set_result(("ended",))
         if self._state is SessionState.connected:

@@ -153,11 +153,11 @@ class Copier(Transactor):
 
     async def _go_to_committed(self, consumer: Consumer) -> None:
         known = self._position
-        told = await consumer.committed(self._tp) or 0
-        if told < known:
-            self.history.violated(Kind.FORGOTTEN, f"{self.name} is at {told}, and had committed {known}")
-        self._position = told
-        consumer.seek(self._tp, told)
+        committed = await consumer.committed(self._tp) or 0
+        if committed < known:
+            self.history.violated(Kind.FORGOTTEN, f"{self.name} is at {committed}, and had committed {known}")
+        self._position = committed
+        consumer.seek(self._tp, committed)
 
     async def _copy(self, producer: Producer, records: Sequence[ConsumerRecord[Any, Any]]) -> bool:
         """Whether it is committed; otherwise it is aborted."""
@@ -321,10 +321,10 @@ class Exactness:
         history = self._history
         copies = [await committed_values(runtime, self._cluster, COPY, index) for index in range(COPIERS)]
         found = compare_copy([list(originals[index]) for index in range(COPIERS)], copies)
-        told = "; ".join(found.examples)
+        examples = "; ".join(found.examples)
         for kind, count in zip((Kind.LOST, Kind.DUPLICATED, Kind.REORDERED, Kind.INVENTED), found[:4], strict=True):
             if count:
-                history.violated(kind, f"{count} times, {told}")
+                history.violated(kind, f"{count} times, {examples}")
         ledger = Ledger()
         for index in range(BANK_PARTITIONS):
             for value in await committed_values(runtime, self._cluster, BANK, index):

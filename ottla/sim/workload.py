@@ -285,13 +285,13 @@ class Surveyor(Client):
             ],
         )
         answer = await driver.call(request, ListOffsetsResponse, leader, timeout_s=REQUEST_TIMEOUT_MS / 1000)
-        told = answer.topics[0].partitions[0]
-        if told.error_code:
+        reported = answer.topics[0].partitions[0]
+        if reported.error_code:
             driver.metadata.refresh()
             driver.wake()
         else:
             self._answered[index] = True
-            self.history.end_reported(index, End(told.offset, told.leader_epoch), known)
+            self.history.end_reported(index, End(reported.offset, reported.leader_epoch), known)
 
     @property
     def settled(self) -> bool:
@@ -367,8 +367,8 @@ class Member(Client):
         if self._random.random() < 0.1:
             tp = TopicPartition(TOPIC, self._random.randrange(self.partitions))
             known = self.history.commit_known(self._group, tp.partition)
-            told = await consumer.committed(tp)
-            self.history.commit_reported(self._group, tp.partition, told or 0, known)
+            committed = await consumer.committed(tp)
+            self.history.commit_reported(self._group, tp.partition, committed or 0, known)
 
     async def _commit(self, runtime: SimRuntime, consumer: Consumer, offsets: dict[TopicPartition, int]) -> None:
         began = runtime.now()

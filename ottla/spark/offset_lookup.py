@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, cast
 
 from ottla.blocking import Admin
-from ottla.client.admin.topic_admin import Topic
+from ottla.client.admin.topic_admin import TopicDescription
 from ottla.client.errors import ClientError, UnknownTopic
 from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
@@ -94,13 +94,13 @@ class OffsetLookup:
             return _list_offsets(admin, times, self._options.read_committed)
 
 
-def _described(admin: Admin, names: Collection[str], *, only_there: bool) -> Iterable[Topic]:
+def _described(admin: Admin, names: Collection[str], *, only_there: bool) -> Iterable[TopicDescription]:
     try:
         return admin.describe_topics(list(names)).values()
     except ClientError as error:
         if not only_there or any(not isinstance(each, UnknownTopic) for each in error.errors.values()):
             raise
-        return cast("Mapping[str, Topic]", error.results).values()
+        return cast("Mapping[str, TopicDescription]", error.results).values()
 
 
 def _list_offsets(admin: Admin, times: Mapping[TopicPartition, int], read_committed: bool) -> Offsets:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from ottla.testing.access import Access, Topic
     from ottla.testing.broker import Broker
     from ottla.testing.cluster import Cluster
-    from ottla.testing.faults import Fault
+    from ottla.testing.faults import InjectedFault
 
-__all__ = ["Access", "Broker", "Cluster", "Fault", "Topic"]
+__all__ = ["Access", "Broker", "Cluster", "InjectedFault", "Topic"]
 
-_HOMES = {"Access": "access", "Broker": "broker", "Cluster": "cluster", "Fault": "faults", "Topic": "access"}
+_HOMES = {"Access": "access", "Broker": "broker", "Cluster": "cluster", "InjectedFault": "faults", "Topic": "access"}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from ottla.client.admin import NewTopic, ResourceKind
 from ottla.client.consuming.consumer_records import ConsumerRecord
 from ottla.client.values import RecordMetadata, TopicPartition
 from ottla.errors import ErrorCode
-from ottla.testing.faults import Fault
+from ottla.testing.faults import InjectedFault
 
 TIMEOUT_S: Final = 10.0
 POLL_MS: Final = 100
@@ -142,7 +142,7 @@ class Access:
 
     def inject(
         self, api: str, error: ErrorCode | int | str | None = None, times: int | None = 1, delay_ms: float = 0
-    ) -> Fault:
+    ) -> InjectedFault:
         """Make the next requests of an API fail or wait: `inject("Produce", error="not_leader_or_follower")`,
         `inject("Fetch", delay_ms=500, times=None)`. `error="disconnect"` closes the connection instead. Needs a broker
         that was started by the test."""

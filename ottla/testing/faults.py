@@ -30,7 +30,7 @@ class UnusedFault(UserWarning):
     """A fault was injected, and no request met it: the test proves nothing about it."""
 
 
-class Fault:
+class InjectedFault:
     """One injected fault. `hits`: the requests it has met; `cancel`, or the end of `with`, ends it."""
 
     def __init__(self, owner: Faults, api_key: int, error: ErrorCode | str | None, times: int | None, delay_s: float):
@@ -62,21 +62,21 @@ class Faults:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._faults: list[Fault] = []
+        self._faults: list[InjectedFault] = []
 
     def add(
         self, api: str, error: ErrorCode | int | str | None = None, times: int | None = 1, delay_ms: float = 0
-    ) -> Fault:
+    ) -> InjectedFault:
         if error is None and not delay_ms:
             raise ValueError("a fault needs error=... or delay_ms=...")
         if times is not None and times < 1:
             raise ValueError("times must be at least 1; times=None: until it is cancelled")
-        fault = Fault(self, api_key_of(api), error_of(error), times, delay_ms / 1000)
+        fault = InjectedFault(self, api_key_of(api), error_of(error), times, delay_ms / 1000)
         with self._guard:
             self._faults.append(fault)
         return fault
 
-    def remove(self, fault: Fault) -> None:
+    def remove(self, fault: InjectedFault) -> None:
         with self._guard:
             if fault in self._faults:
                 self._faults.remove(fault)
@@ -106,7 +106,7 @@ class Faults:
         answer = refused(frame, code)
         return Interception(fault.delay_s, disconnect=answer is None, answer=answer)
 
-    def _taken(self, api_key: int) -> Fault | None:
+    def _taken(self, api_key: int) -> InjectedFault | None:
         with self._guard:
             for fault in self._faults:
                 if fault.api_key == api_key:
@@ -135,7 +135,7 @@ NOT_SERVED: Final = frozenset(
 """APIs of Kafka, for the error message. Those that are served are found first."""
 
 
-def _warn_unused(faults: Collection[Fault]) -> None:
+def _warn_unused(faults: Collection[InjectedFault]) -> None:
     for fault in faults:
         if not fault.hits:
             warnings.warn(

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from ottla.blocking.thread import LoopThread
 from ottla.errors import ErrorCode
 from ottla.testing.access import Access
-from ottla.testing.faults import Fault, Faults
+from ottla.testing.faults import Faults, InjectedFault
 from ottla.testing.leftovers import Scratch
 
 
@@ -75,7 +75,7 @@ class Started(Access, ABC):
         error: ErrorCode | int | str | None = None,
         times: int | None = 1,
         delay_ms: float = 0,
-    ) -> Fault:
+    ) -> InjectedFault:
         """At all brokers. A fault that no request has met at the end causes the warning `UnusedFault`."""
         return self._faults.add(api, error, times, delay_ms)
 

@@ -63,7 +63,7 @@ def message_class(api_key: int, kind: Kind) -> type[Message]:
     cls = _classes.get((api_key, kind))
     if cls is None:
         name = APIS[api_key].name
-        module = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+        module = "".join(f"_{char.lower()}" if char.isupper() else char for char in name).lstrip("_")
         found = getattr(import_module(f"ottla.wire.schema.{module}"), name + kind.capitalize())
         cls = _classes[api_key, kind] = cast("type[Message]", found)
     return cls

@@ -29,14 +29,14 @@ def test_clients_may_use_all_apis_except_inter_broker_apis():
 
 def test_a_broker_may_use_inter_broker_apis_for_itself_only():
     session = Session("REPLICATION")
-    assert refusal(session.check_speaks_for, 2) == ErrorCode.cluster_authorization_failed
+    assert refusal(session.check_is_broker, 2) == ErrorCode.cluster_authorization_failed
     session.authenticated_as_broker(2)
     assert str(session.principal) == "Broker:2"
     for api in APIS.values():
         session.check_api(api, api.max)
-    session.check_speaks_for(2)
-    session.check_speaks_for(-1)
-    assert refusal(session.check_speaks_for, 3) == ErrorCode.cluster_authorization_failed
+    session.check_is_broker(2)
+    session.check_is_broker(-1)
+    assert refusal(session.check_is_broker, 3) == ErrorCode.cluster_authorization_failed
 
 
 def test_some_versions_of_an_api_are_for_brokers_only():

@@ -319,8 +319,8 @@ def test_a_client_fetch_with_a_replica_id_does_not_move_the_high_watermark(conne
     """CVE-2018-1288: a client that claims to be a follower must not count as one."""
     produce(connection, topic, batch([b"x"] * 3))
     answer = connection.call("fetch", 11, **fetch_fields(topic, replica_id=2))
-    told = [partition for each in answer["responses"] for partition in each["partitions"]]
-    assert answer["error_code"] != 0 or all(partition["error_code"] != 0 for partition in told)
+    reported = [partition for each in answer["responses"] for partition in each["partitions"]]
+    assert answer["error_code"] != 0 or all(partition["error_code"] != 0 for partition in reported)
     assert fetch(connection, topic, 3)["high_watermark"] == 3
 
 

@@ -41,7 +41,7 @@ class Story:
         said = [line for broker in self.cluster.brokers.values() for line in broker.log.read_text().splitlines()]
         return sorted((line for line in said if STAMP.match(line)), key=lambda line: line[:24])
 
-    def told(self, pattern: str, times: int = 1) -> None:
+    def reported(self, pattern: str, times: int = 1) -> None:
         """Wait until the logs have such a line."""
         wait_for(lambda: self.count(pattern) >= times, pattern, 60)
 
@@ -85,21 +85,21 @@ def live_it(story: Story) -> dict[str, int]:
     with Producer(cluster.bootstrap) as producer:
         for _ in range(SEGMENT_FULL_BYTES // 1000 + 10):
             producer.send("bulk", b"x" * 1000)
-    story.told("created")
+    story.reported("created")
     story.all_in_sync()
     killed = story.leader("bulk")
     cluster[killed].kill()
-    story.told(f"broker {killed} left the cluster")
+    story.reported(f"broker {killed} left the cluster")
     cluster[killed].start()
     story.all_in_sync()
-    story.told(f"replica {killed} of .* is in sync")
+    story.reported(f"replica {killed} of .* is in sync")
     paused = story.leader("bulk")
     cluster[paused].pause()
-    story.told(f"broker {paused} left the cluster")
+    story.reported(f"broker {paused} left the cluster")
     cluster[paused].resume()
-    story.told(f"broker {paused} joined the cluster", times=2)
+    story.reported(f"broker {paused} joined the cluster", times=2)
     story.all_in_sync()
-    story.told(f"replica {paused} of .* is in sync")
+    story.reported(f"replica {paused} of .* is in sync")
     filled = story.leader("bulk")
     with (
         full_disk(cluster[filled].pid),
@@ -109,17 +109,17 @@ def live_it(story: Story) -> dict[str, int]:
         producer.send("bulk", b"refused").result(60)
     with Producer(cluster.bootstrap) as producer:
         producer.send("bulk", b"taken").result(60)
-    story.told("the disk takes writes again")
+    story.reported("the disk takes writes again")
     assert cluster.ensemble is not None
     out, back = story.count("disconnected from ZooKeeper"), story.count(" connected to ZooKeeper")
     cluster.ensemble.servers[0].kill()
-    story.told("disconnected from ZooKeeper", times=out + 3)
+    story.reported("disconnected from ZooKeeper", times=out + 3)
     cluster.ensemble.start()
-    story.told(" connected to ZooKeeper", times=back + 3)
+    story.reported(" connected to ZooKeeper", times=back + 3)
     with Admin(cluster.bootstrap) as admin:
         others = [broker for broker in (1, 2, 3) if broker != filled]
         wait_for(lambda: moved(admin, others), "the controller to be back", 60)
-    story.told("bulk-0: reassignment done")
+    story.reported("bulk-0: reassignment done")
     cluster.stop()
     return {"killed": killed, "paused": paused, "filled": filled}
 

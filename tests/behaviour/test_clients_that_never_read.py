@@ -109,8 +109,8 @@ def test_a_thousand_clients_that_never_read_take_little_memory_and_slow_no_other
         with capsys.disabled():
             print(f"\n{CLIENTS} clients that never read: {(rss_after - rss_before) / 1e6:.1f} MB more; p99 in ms:")
             for name in before:
-                told = (1e3 * each[name] for each in (before, meanwhile, after))
-                print("  {:8s} {:6.2f} before, {:6.2f} while they begin, {:6.2f} beside them".format(name, *told))
+                reported = (1e3 * each[name] for each in (before, meanwhile, after))
+                print("  {:8s} {:6.2f} before, {:6.2f} while they begin, {:6.2f} beside them".format(name, *reported))
         assert rss_after - rss_before < GROWTH_BYTES_MAX
         for name in before:  # generous: the machine is shared, and this is no measurement
             assert after[name] < max(5 * before[name], 0.25), name

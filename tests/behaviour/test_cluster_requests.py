@@ -252,10 +252,10 @@ class TestRealClients:
 
 class TestWhoIsWho:
     def test_all_brokers_return_the_same_metadata(self, brokers):
-        told = [cluster_of(broker) for broker in brokers.all]
-        assert {each["controller_id"] for each in told} == {1}
-        assert len({each["cluster_id"] for each in told}) == 1
-        for each in told:
+        reported = [cluster_of(broker) for broker in brokers.all]
+        assert {each["controller_id"] for each in reported} == {1}
+        assert len({each["cluster_id"] for each in reported}) == 1
+        for each in reported:
             rows = sorted((row["broker_id"], row["host"], row["port"], row["rack"]) for row in each["brokers"])
             assert rows == [(n, brokers[n].host, brokers[n].port, f"rack-{n}") for n in (1, 2, 3)]
         metadata = [call(broker, "metadata", 12, topics=[]) for broker in brokers.all]
@@ -377,7 +377,7 @@ class TestWhenABrokerIsGone:
             before = coordinators(one)
             two.kill()
             nobody = (-1, -1, int(ErrorCode.coordinator_not_available))
-            after = {key: nobody if told[0] == 2 else told for key, told in before.items()}
+            after = {key: nobody if reported[0] == 2 else reported for key, reported in before.items()}
             wait_for(lambda: coordinators(one) == after, "broker 2 to be missed")
         finally:
             one.close()

@@ -115,7 +115,7 @@ class TestGroups:
         assert alter(connection, resource(GROUP, group, (SESSION, SET, "50000")), validate_only=True) == [(NONE, "")]
         assert (GROUP, group) not in listed(connection, GROUP)
 
-    def test_members_are_told_the_interval_of_their_group(self, connection, fresh_name, topic):
+    def test_members_get_the_heartbeat_interval_of_their_group(self, connection, fresh_name, topic):
         group = fresh_name()
 
         def interval(epoch: int, member: str) -> Any:

@@ -95,8 +95,8 @@ class Kept:
         for _ in range(count):
             value = b"%d" % len(self.written)
             self.written.append(value)
-            told = lambda error, message: offsets.append(message.offset())  # noqa: E731
-            self.producer.produce(TOPIC, value.ljust(60_000, b"."), partition=0, on_delivery=told)
+            on_delivery = lambda error, message: offsets.append(message.offset())  # noqa: E731
+            self.producer.produce(TOPIC, value.ljust(60_000, b"."), partition=0, on_delivery=on_delivery)
             assert self.producer.flush(30) == 0
         return max(offsets)
 

@@ -83,7 +83,7 @@ def test_a_paused_process_whose_broker_id_was_taken_logs_it_and_ends(tmp_path, c
         with served(tmp_path / "new", store, 1) as new:
             old.resume()
             assert old.wait(20) == 1
-            told = old.log_text()
-            assert "another process is broker 1 of this cluster by now" in told
-            assert "device" not in told
+            reported = old.log_text()
+            assert "another process is broker 1 of this cluster by now" in reported
+            assert "device" not in reported
             assert (new.stop(), other.stop()) == (0, 0)

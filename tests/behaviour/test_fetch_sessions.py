@@ -50,7 +50,7 @@ class Session:
         return answer
 
 
-def told(answer: dict[str, Any]) -> dict[int, int]:
+def reported(answer: dict[str, Any]) -> dict[int, int]:
     """Partition and high watermark of everything in an answer."""
     return {p["partition_index"]: p["high_watermark"] for t in answer["responses"] for p in t["partitions"]}
 
@@ -63,16 +63,16 @@ def session(broker, make_topic):
         opened = session.fetch(dict.fromkeys(range(PARTITIONS), 0))
         assert opened["error_code"] == 0
         assert opened["session_id"] != 0
-        assert len(told(opened)) == PARTITIONS, "a full fetch tells of every partition"
+        assert len(reported(opened)) == PARTITIONS, "a full fetch tells of every partition"
         yield session
 
 
 def test_an_incremental_fetch_returns_only_changed_partitions(session):
-    assert told(session.fetch({})) == {}
+    assert reported(session.fetch({})) == {}
     produce(session.connection, session.topic, batch([b"x"]), partition=3)
     produce(session.connection, session.topic, batch([b"x"] * 2), partition=7)
-    assert told(session.fetch({})) == {3: 1, 7: 2}
-    assert told(session.fetch({3: 1, 7: 2})) == {}
+    assert reported(session.fetch({})) == {3: 1, 7: 2}
+    assert reported(session.fetch({3: 1, 7: 2})) == {}
 
 
 def test_a_delayed_incremental_fetch_completes_for_any_partition_of_its_session(session, broker):
@@ -87,20 +87,20 @@ def test_a_delayed_incremental_fetch_completes_for_any_partition_of_its_session(
     correlation_id = session.connection.send_request("fetch", 11, fields)
     with Connection(broker) as writer:
         produce(writer, session.topic, batch([b"x"]), partition=9)
-    assert told(session.connection.receive_response("fetch", 11, correlation_id)) == {9: 1}
+    assert reported(session.connection.receive_response("fetch", 11, correlation_id)) == {9: 1}
 
 
 def test_a_forgotten_partition_is_not_returned_again(session):
     session.fetch({}, forget=[3])
     produce(session.connection, session.topic, batch([b"x"]), partition=3)
     produce(session.connection, session.topic, batch([b"x"]), partition=4)
-    assert told(session.fetch({})) == {4: 1}
+    assert reported(session.fetch({})) == {4: 1}
 
 
 def test_a_partition_can_be_added_later(session):
     session.fetch({}, forget=[3])
     produce(session.connection, session.topic, batch([b"x"]), partition=3)
-    assert told(session.fetch({3: 0})) == {3: 1}
+    assert reported(session.fetch({3: 0})) == {3: 1}
 
 
 def test_a_wrong_epoch_and_an_unknown_session_are_refused(session):

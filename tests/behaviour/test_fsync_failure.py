@@ -30,10 +30,10 @@ main()
 
 
 def write(producer: Producer, value: str) -> list[KafkaError | None]:
-    told: list[KafkaError | None] = []
-    producer.produce("t", value, partition=0, on_delivery=lambda error, _: told.append(error))
+    reported: list[KafkaError | None] = []
+    producer.produce("t", value, partition=0, on_delivery=lambda error, _: reported.append(error))
     producer.flush(20)
-    return told
+    return reported
 
 
 def test_a_broker_stops_when_fsync_fails_and_keeps_every_acknowledged_record(tmp_path: Path):

@@ -147,11 +147,11 @@ def test_a_member_joins_syncs_and_leaves(make_member: Callable[..., RawMember], 
 def test_sync_group_checks_protocol_type_and_name(make_member: Callable[..., RawMember]):
     member = make_member()
     assert member.join() == NO_ERROR
-    member.speaks = (None, None)
+    member.protocol = (None, None)
     assert member.sync(5)[0] == INCONSISTENT_PROTOCOL
-    member.speaks = ("consumer", "roundrobin")
+    member.protocol = ("consumer", "roundrobin")
     assert member.sync(5)[0] == INCONSISTENT_PROTOCOL
-    member.speaks = ("consumer", "range")
+    member.protocol = ("consumer", "range")
     assert member.sync(5)[0] == NO_ERROR
 
 

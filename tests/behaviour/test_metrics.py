@@ -24,15 +24,15 @@ class Page:
 
     def __init__(self, text: str) -> None:
         self.samples: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
-        told: list[str] = []
+        reported: list[str] = []
         for line in text.splitlines():
             if line.startswith("# TYPE "):
-                told.append(line.split()[2])
-                assert told.count(told[-1]) == 1, "a family is told in one piece"
+                reported.append(line.split()[2])
+                assert reported.count(reported[-1]) == 1, "a family is told in one piece"
             elif not line.startswith("#"):
                 found = SAMPLE.match(line)
                 assert found is not None, line
-                assert found[1].startswith(told[-1])
+                assert found[1].startswith(reported[-1])
                 key = (found[1], frozenset(LABEL.findall(found[2] or "")))
                 assert key not in self.samples, line
                 self.samples[key] = float(found[3])
@@ -82,40 +82,40 @@ def written(cluster, topic, *, replicas, records):
 
 def test_partition_metrics_are_reported_by_leaders_and_add_up_over_brokers(cluster):
     written(cluster, "told", replicas=3, records=30)
-    told = pages(cluster)
-    for page in told.values():
+    reported = pages(cluster)
+    for page in reported.values():
         assert page.get("kafka_brokers") == 3
         assert page.get("kafka_topic_partitions", topic="told") == 3
     for index in range(3):
         of = {"topic": "told", "partition": index}
-        tellers = [broker for broker, page in told.items() if page.get("kafka_topic_partition_leader", **of)]
+        tellers = [broker for broker, page in reported.items() if page.get("kafka_topic_partition_leader", **of)]
         assert len(tellers) == 1
-        page = told[tellers[0]]
+        page = reported[tellers[0]]
         assert page.get("kafka_topic_partition_leader", **of) == tellers[0]
         assert page.get("kafka_topic_partition_replicas", **of) == 3
         assert page.get("kafka_topic_partition_in_sync_replica", **of) == 3
         assert page.get("kafka_topic_partition_under_replicated_partition", **of) == 0
         assert page.get("kafka_topic_partition_current_offset", **of) == 10
         assert page.get("kafka_topic_partition_oldest_offset", **of) == 0
-        assert all(page.get("ottla_log_bytes", **of) for page in told.values()), "every copy has a size"
-    for page in told.values():
+        assert all(page.get("ottla_log_bytes", **of) for page in reported.values()), "every copy has a size"
+    for page in reported.values():
         assert page.get("ottla_damaged_partitions") == page.get("ottla_scrub_found_total", kind="damaged") == 0
         assert 0 <= page.get("ottla_scrub_progress_ratio") <= 1
-    assert sum(page.total("ottla_controller") for page in told.values()) == 1
+    assert sum(page.total("ottla_controller") for page in reported.values()) == 1
 
 
 def test_requests_are_counted_by_api_with_their_latency(cluster):
     written(cluster, "counted", replicas=3, records=300)
-    told = pages(cluster)
-    took = [page.get("ottla_request_seconds_count", api="Produce") or 0 for page in told.values()]
+    reported = pages(cluster)
+    took = [page.get("ottla_request_seconds_count", api="Produce") or 0 for page in reported.values()]
     assert sum(took) >= 3
-    for page in told.values():
+    for page in reported.values():
         assert (page.get("ottla_request_seconds_count", api="Fetch") or 0) > 0, "replicas fetch"
         assert page.get("ottla_request_seconds_bucket", api="Fetch", le="+Inf") == page.get(
             "ottla_request_seconds_count", api="Fetch"
         )
-    assert sum(page.total("ottla_received_bytes_total") for page in told.values()) > 300 * 100
-    assert all(page.total("process_resident_memory_bytes") > 10_000_000 for page in told.values())
+    assert sum(page.total("ottla_received_bytes_total") for page in reported.values()) > 300 * 100
+    assert all(page.total("process_resident_memory_bytes") > 10_000_000 for page in reported.values())
 
 
 def test_group_lag_is_reported_by_the_coordinator_also_for_partitions_led_elsewhere(cluster):
@@ -125,13 +125,13 @@ def test_group_lag_is_reported_by_the_coordinator_also_for_partitions_led_elsewh
     wait_for(lambda: consumer.poll(0.5), "a record", 30)
     consumer.commit(offsets=[TopicPartition("read", index, index) for index in range(3)], asynchronous=False)
 
-    def told():
+    def reported():
         tellers = [page for page in pages(cluster).values() if page.get("kafka_consumergroup_members", **whose)]
         assert len(tellers) <= 1, "a group has one coordinator"
         return tellers[0] if tellers else None
 
     whose = {"consumergroup": 'a \\"group\\"\\\\'}
-    page = wait_for(told, "the coordinator's page")
+    page = wait_for(reported, "the coordinator's page")
     assert page.get("kafka_consumergroup_members", **whose) == 1
     for index in range(3):
         of = {**whose, "topic": "read", "partition": index}

@@ -86,8 +86,8 @@ def test_the_clusters_value_cannot_be_removed_and_no_broker_has_another(tmp_path
 
 
 def test_values_of_single_brokers_from_an_earlier_release_are_dropped():
-    told = {1: {MIN: "2", "message.max.bytes": "5"}, 2: {MIN: "3"}}
-    image = EMPTY.apply(*(BrokerConfigChanged(broker, configs) for broker, configs in told.items()))
+    reported = {1: {MIN: "2", "message.max.bytes": "5"}, 2: {MIN: "3"}}
+    image = EMPTY.apply(*(BrokerConfigChanged(broker, configs) for broker, configs in reported.items()))
     after = image.apply(*missing_min_in_sync(image, 2))
     assert after.broker_configs == {None: {MIN: "2"}, 1: {"message.max.bytes": "5"}}
     assert not list(missing_min_in_sync(after, 7)), "once is enough"

@@ -14,11 +14,11 @@ from tests.harness.in_process import Client, brokers, run
 from tests.replication.test_partition import batch
 
 NO_HINT = (-1, -1)
-Told = tuple[int, tuple[int, int]]
+ErrorAndLeader = tuple[int, tuple[int, int]]
 """The error, and leader and epoch where the answer has a place for them."""
 
 
-async def produced(client: Client, topic_id: bytes, index: int) -> Told:
+async def produced(client: Client, topic_id: bytes, index: int) -> ErrorAndLeader:
     data = produce.PartitionProduceData(index=index, records=bytes(batch(b"a")))
     topic = produce.TopicProduceData(name="t", partition_data=[data])
     request = produce.ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic])
@@ -33,24 +33,24 @@ def wanted(topic_id: bytes, index: int, session_epoch: int) -> fetch.FetchReques
     return fetch.FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=topics, session_epoch=session_epoch)
 
 
-def told(answer: fetch.FetchResponse) -> Told:
+def error_and_leader(answer: fetch.FetchResponse) -> ErrorAndLeader:
     (result,) = answer.responses[0].partitions
     return result.error_code, (result.current_leader.leader_id, result.current_leader.leader_epoch)
 
 
-async def fetched_by_name(client: Client, topic_id: bytes, index: int) -> Told:
-    return told(await client.call(wanted(topic_id, index, session_epoch=-1), fetch.FetchResponse, 12))
+async def fetched_by_name(client: Client, topic_id: bytes, index: int) -> ErrorAndLeader:
+    return error_and_leader(await client.call(wanted(topic_id, index, session_epoch=-1), fetch.FetchResponse, 12))
 
 
-async def fetched_by_id(client: Client, topic_id: bytes, index: int) -> Told:
+async def fetched_by_id(client: Client, topic_id: bytes, index: int) -> ErrorAndLeader:
     """In a session, which tells again what is wrong as long as it is."""
     first = await client.call(wanted(topic_id, index, session_epoch=0), fetch.FetchResponse, 17)
     going_on = fetch.FetchRequest(max_wait_ms=60_000, min_bytes=1, session_id=first.session_id, session_epoch=1)
-    assert told(await client.call(going_on, fetch.FetchResponse, 17)) == told(first)
-    return told(first)
+    assert error_and_leader(await client.call(going_on, fetch.FetchResponse, 17)) == error_and_leader(first)
+    return error_and_leader(first)
 
 
-async def listed(client: Client, topic_id: bytes, index: int) -> Told:
+async def listed(client: Client, topic_id: bytes, index: int) -> ErrorAndLeader:
     partition = list_offsets.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=-1)
     topics = [list_offsets.ListOffsetsTopic(name="t", partitions=[partition])]
     request = list_offsets.ListOffsetsRequest(replica_id=-1, topics=topics)
@@ -58,7 +58,7 @@ async def listed(client: Client, topic_id: bytes, index: int) -> Told:
     return answer.topics[0].partitions[0].error_code, NO_HINT
 
 
-async def epoch_ended(client: Client, topic_id: bytes, index: int) -> Told:
+async def epoch_ended(client: Client, topic_id: bytes, index: int) -> ErrorAndLeader:
     partition = offset_for_leader_epoch.OffsetForLeaderPartition(
         partition=index, current_leader_epoch=-1, leader_epoch=0
     )
@@ -68,7 +68,7 @@ async def epoch_ended(client: Client, topic_id: bytes, index: int) -> Told:
     return answer.topics[0].partitions[0].error_code, NO_HINT
 
 
-async def deleted(client: Client, topic_id: bytes, index: int) -> Told:
+async def deleted(client: Client, topic_id: bytes, index: int) -> ErrorAndLeader:
     partition = delete_records.DeleteRecordsPartition(partition_index=index, offset=0)
     topics = [delete_records.DeleteRecordsTopic(name="t", partitions=[partition])]
     request = delete_records.DeleteRecordsRequest(topics=topics, timeout_ms=1000)
@@ -81,7 +81,7 @@ HINTING = (produced, fetched_by_name, fetched_by_id)
 
 @pytest.mark.parametrize("ask", [*HINTING, listed, epoch_ended, deleted], ids=lambda ask: ask.__name__)
 def test_a_partition_of_other_brokers_is_answered_with_not_leader(
-    tmp_path, ask: Callable[[Client, bytes, int], Awaitable[Told]]
+    tmp_path, ask: Callable[[Client, bytes, int], Awaitable[ErrorAndLeader]]
 ):
     async def test():
         async with brokers(tmp_path, 2) as (one, _):

@@ -57,13 +57,13 @@ def test_a_clean_stop_hands_over_first_and_no_error_reaches_a_producer(brokers):
     for number in (1, 2, 3):
         producer = confluent_kafka.Producer({"bootstrap.servers": brokers.bootstrap, "acks": "all", "linger.ms": 1})
         outcome: list[Any] = []
-        told = partial(note, outcome)
+        on_delivery = partial(note, outcome)
         for n in range(200):
-            producer.produce(topic, str(n), partition=0, on_delivery=told)
+            producer.produce(topic, str(n), partition=0, on_delivery=on_delivery)
             producer.poll(0.001)
         assert brokers[number].stop() == 0
         for n in range(200):
-            producer.produce(topic, str(n), partition=0, on_delivery=told)
+            producer.produce(topic, str(n), partition=0, on_delivery=on_delivery)
         assert producer.flush(30) == 0
         assert outcome == [None] * 400
         assert brokers.leader(topic) != number

@@ -55,7 +55,7 @@ def test_a_partition_over_its_size_loses_its_oldest_segments(retaining):
     assert CONFLUENT.bounds(retaining.bootstrap, topic)[1] == 100
 
 
-def test_records_stay_a_week_unless_told_otherwise(retaining):
+def test_records_stay_a_week_by_default(retaining):
     topic = topic_on(retaining)
     six_days_ago_ms = int(time.time() * 1000) - 6 * 24 * 3_600_000
     old = [Record(b"x" * 100_000, timestamp_ms=six_days_ago_ms) for _ in range(25)]

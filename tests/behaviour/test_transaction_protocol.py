@@ -264,7 +264,9 @@ def test_inter_broker_transaction_requests_are_refused_to_clients(connection: Co
     assert producer.state() == "Ongoing"
 
 
-def test_readers_are_told_what_was_aborted_and_what_is_stable(connection: Connection, producer: Raw, topic: str):
+def test_fetch_answers_have_aborted_transactions_and_the_last_stable_offset(
+    connection: Connection, producer: Raw, topic: str
+):
     producer.send(topic, b"no")
     aborted_id = producer.producer_id
     producer.end(committed=False)

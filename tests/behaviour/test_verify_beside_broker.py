@@ -36,9 +36,9 @@ LOOKS = 12
 
 def verify(path: Path) -> dict[str, Any]:
     done = CliRunner().invoke(cli, ["log", "verify", "--json", str(path)], prog_name="ottla")
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert done.exit_code == bool(told["damaged"])
-    return told
+    reported: dict[str, Any] = json.loads(done.stdout)
+    assert done.exit_code == bool(reported["damaged"])
+    return reported
 
 
 class Load:
@@ -113,8 +113,8 @@ def test_log_verify_reports_nothing_on_a_healthy_broker(process):
     claim = b"\nsegment %d " % int(segments[-3].stem)
     wait_for(lambda: claim in manifest.read_bytes(), "the segment to be on the device and in the manifest", 60)
     segments[-3].rename(segments[-3].with_suffix(".gone"))
-    told = verify(process.data)["damaged"]
-    assert {each["path"] for each in told} == {str(segments[-3])}
+    reported = verify(process.data)["damaged"]
+    assert {each["path"] for each in reported} == {str(segments[-3])}
     segments[-3].with_suffix(".gone").rename(segments[-3])
     (index,) = sorted((process.data / "decided-0").glob("*.txnindex"))[:1]
     manifest = process.data / "decided-0" / FILE_NAME

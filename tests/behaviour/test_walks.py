@@ -147,10 +147,10 @@ async def group_walk(directory: Path) -> Trace:
                     group_id=group, session_timeout_ms=30_000, rebalance_timeout_ms=30_000, protocol_type="consumer",
                     protocols=protocols,
                 )  # fmt: skip
-                told = await connected.call(joins, join_group.JoinGroupResponse, 9)
-                while told.error_code != ErrorCode.member_id_required:  # until the coordinator is loaded
-                    told = await connected.call(joins, join_group.JoinGroupResponse, 9)
-                joins.member_id = member = told.member_id
+                reported = await connected.call(joins, join_group.JoinGroupResponse, 9)
+                while reported.error_code != ErrorCode.member_id_required:  # until the coordinator is loaded
+                    reported = await connected.call(joins, join_group.JoinGroupResponse, 9)
+                joins.member_id = member = reported.member_id
                 syncs = sync_group.SyncGroupRequest(
                     group_id=group, generation_id=1, member_id=member, protocol_type="consumer", protocol_name="range",
                     assignments=[sync_group.SyncGroupRequestAssignment(member_id=member, assignment=b"a")],

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.broker.data_directory import check_owner
 from ottla.cluster.image import Image
-from ottla.cluster.model import PartitionState, Topic
+from ottla.cluster.model import PartitionState, TopicImage
 from ottla.config.broker_config import BrokerConfig
 from ottla.config.load import load_broker_config
 from ottla.errors import Fault
@@ -31,7 +31,7 @@ def topic_id(number: int) -> bytes:
 def image(*replicas: tuple[int, ...]) -> Image:
     """Topics `t0`, `t1` and so on, of one partition each."""
     topics = {
-        f"t{at}": Topic(
+        f"t{at}": TopicImage(
             f"t{at}", topic_id(at), (PartitionState(on, in_sync=on, in_sync_epochs=tuple(10 + b for b in on)),), {}
         )
         for at, on in enumerate(replicas)

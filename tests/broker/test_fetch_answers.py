@@ -131,7 +131,7 @@ class Model:
         self.queue: list[int] = []
         """Partitions that may have news, in the order in which they are looked at. One without news leaves, and comes
         back at the end with its next append."""
-        self.told: dict[int, tuple[int, int]] = {}
+        self.reported: dict[int, tuple[int, int]] = {}
 
     def want(self, wanted: dict[int, tuple[int, int]], forgotten: list[int]) -> None:
         self.wanted.update(wanted)
@@ -139,7 +139,7 @@ class Model:
         for index in forgotten:
             if index in self.wanted:
                 del self.wanted[index]
-                self.told.pop(index, None)
+                self.reported.pop(index, None)
                 if index in self.queue:
                     self.queue.remove(index)
 
@@ -161,7 +161,7 @@ class Model:
             if not self.starts[index] <= offset <= len(self.logs[index]):
                 assert answer[index].error_code == ErrorCode.offset_out_of_range
                 assert not answer[index].records
-                self.told[index] = (-1, -1)
+                self.reported[index] = (-1, -1)
                 continue
             ahead = self.logs[index][offset:]
             most = min(limit, room)
@@ -186,7 +186,7 @@ class Model:
         return len(self.logs[index]), self.starts[index]
 
     def has_news(self, index: int) -> bool:
-        return self.told.get(index) != self.offsets(index)
+        return self.reported.get(index) != self.offsets(index)
 
     def check_named(
         self, index: int, answer: dict[int, wire.PartitionData], *, full: bool, has_records: bool, passed_over: bool
@@ -201,7 +201,7 @@ class Model:
             assert named.error_code == 0
             assert bool(named.records) == has_records
             assert (named.high_watermark, named.log_start_offset) == offsets
-            self.told[index] = offsets
+            self.reported[index] = offsets
 
 
 LIMITS = st.one_of(st.integers(0, 900), st.sampled_from([0, 1, 3_000, 20_000, UNLIMITED]))
@@ -267,7 +267,7 @@ class Example:
         model, bytes_max = self.model, self.data.draw(LIMITS, "fetch.max.bytes")
         self.reader = Reader(self.reader.client, self.topic)
         wanted = self.limits(self.some("opened with"))
-        model.wanted, model.queue, model.told = {}, [], {}
+        model.wanted, model.queue, model.reported = {}, [], {}
         answer = await self.reader.fetch(wanted, [], bytes_max)
         assert set(answer) == set(wanted)
         model.want(wanted, [])

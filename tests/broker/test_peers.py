@@ -175,8 +175,8 @@ def test_inter_broker_apis_are_advertised_to_brokers_only(tmp_path):
                     response = await client.call(HELLO, ApiVersionsResponse, 4)
                     assert not BETWEEN_BROKERS & {each.api_key for each in response.api_keys}
             connection = await two.peers.open(1)
-            assert connection.speaks(apis.ALTER_PARTITION, 3)
-            assert not connection.speaks(apis.ALTER_PARTITION, 4)
+            assert connection.supports(apis.ALTER_PARTITION, 3)
+            assert not connection.supports(apis.ALTER_PARTITION, 4)
             connection.close()
 
     run(test)

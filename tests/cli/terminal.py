@@ -57,21 +57,21 @@ class Screen:
             line[self._column] = character
             self._column += 1
 
-    def _obey(self, letter: str, number: int, *, private: bool) -> None:
-        if letter == "m" or private:  # colours; showing and hiding the cursor
+    def _obey(self, char: str, number: int, *, private: bool) -> None:
+        if char == "m" or private:  # colours; showing and hiding the cursor
             return
-        if letter == "A":
+        if char == "A":
             self._row = max(0, self._row - (number or 1))
-        elif letter == "K":
+        elif char == "K":
             kept = [] if number == 2 else self._lines[self._row][: self._column]
             self._lines[self._row] = kept
-        elif letter == "J" and number == 2:
+        elif char == "J" and number == 2:
             self._row = len(self._lines)
             self._lines.append([])
-        elif letter == "H":
+        elif char == "H":
             self._column = 0
         else:
-            raise AssertionError(f"a sequence that this screen does not know: {number}{letter}")
+            raise AssertionError(f"a sequence that this screen does not know: {number}{char}")
 
     def text(self) -> str:
         lines = ["".join(line).rstrip() for line in self._lines]

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from ottla.cli.target import too_few_in_sync
-from ottla.client.admin.topic_admin import Partition, Topic
+from ottla.client.admin.topic_admin import Partition, TopicDescription
 from ottla.local.waiting import wait_for
 from tests.cli.commands import Ottla
 
@@ -72,7 +72,7 @@ def test_lists_are_printed_as_json(ottla, topic):
 
 
 def test_the_hint_names_all_missing_brokers():
-    topic = Topic("orders", bytes(16), False, (Partition(0, 1, 0, (1, 2, 3), (1,)),))
+    topic = TopicDescription("orders", bytes(16), False, (Partition(0, 1, 0, (1, 2, 3), (1,)),))
     output = too_few_in_sync(topic, 2)
     assert output is not None
     assert output.hint is not None

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from ottla.cli.main import cli
 from ottla.cli.topics import _replicas_each
 from ottla.client.admin import Admin, NewTopic, ResourceKind
-from ottla.client.admin.topic_admin import Partition, Topic
+from ottla.client.admin.topic_admin import Partition, TopicDescription
 from ottla.client.errors import BadSetting, ClientError, UnknownTopic
 from ottla.local.waiting import wait_for
 from tests.cli.commands import Ottla
@@ -183,8 +183,8 @@ def test_partitions_are_added_to_a_topic(broker, fresh_name):
 
 def test_different_numbers_of_replicas_are_shown():
     parts = [Partition(number, 1, 0, tuple(range(1, 3 + number)), (1,)) for number in (0, 1)]
-    assert _replicas_each(Topic("orders", bytes(16), False, tuple(parts))) == "2-3"
-    assert _replicas_each(Topic("orders", bytes(16), False, (parts[0],))) == "2"
+    assert _replicas_each(TopicDescription("orders", bytes(16), False, tuple(parts))) == "2-3"
+    assert _replicas_each(TopicDescription("orders", bytes(16), False, (parts[0],))) == "2"
 
 
 def test_records_are_deleted_with_execute_only(broker, succeed, topics, fresh_name):

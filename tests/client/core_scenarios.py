@@ -139,7 +139,7 @@ class Scenario:
         for topic in topics:
             self.metadata.want(topic)
 
-    def do_told(self, *words: str) -> None:
+    def do_reported(self, *words: str) -> None:
         """An answer to Metadata: `brokers=1,2 t0=1@5 t1=none@6 u=unknown_topic_or_partition`."""
         machine, send = self.take(MetadataRequest)
         machine.answered(send, self.metadata_of(words), self.now)

@@ -228,10 +228,10 @@ class Scenario:
             protocol_name=chosen,
             leader=member_id if words else "somebody else",
             skip_assignment="skip" in others,
-            members=[self.member_told(chosen, word) for word in words],
+            members=[self.joined_member(chosen, word) for word in words],
         )
 
-    def member_told(self, assignor: str, word: str) -> join_group.JoinGroupResponseMember:
+    def joined_member(self, assignor: str, word: str) -> join_group.JoinGroupResponseMember:
         member_id, topics, *rest = word.split(":")
         owned, _, generation = (rest[0] if rest else "@-1").partition("@")
         kept = places(owned.split(",")) if owned else []
@@ -272,11 +272,11 @@ class Scenario:
             by_topic: dict[str, list[int]] = {}
             for partition in places(words):
                 by_topic.setdefault(partition.topic, []).append(partition.partition)
-            told = [
+            reported = [
                 ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id(topic), partitions=numbers)
                 for topic, numbers in by_topic.items()
             ]
-            assignment = Assignment(topic_partitions=told)
+            assignment = Assignment(topic_partitions=reported)
         request = self.take(ConsumerGroupHeartbeatRequest)
         return self.answer(
             request, member_id="m1", member_epoch=int(epoch), heartbeat_interval_ms=5_000, assignment=assignment
@@ -318,9 +318,9 @@ class Scenario:
             case JoinGroupRequest():
                 yield "join"
                 yield from filter(None, [request.member_id, request.group_instance_id])
-                told = decode_subscription(request.protocols[0].metadata)
-                if told.owned:
-                    yield f"owned={shown(told.owned)}@{told.generation}"
+                reported = decode_subscription(request.protocols[0].metadata)
+                if reported.owned:
+                    yield f"owned={shown(reported.owned)}@{reported.generation}"
             case SyncGroupRequest():
                 yield f"sync {request.generation_id}"
                 for each in sorted(request.assignments, key=lambda each: each.member_id):
@@ -345,8 +345,8 @@ class Scenario:
             yield f"timeout={request.rebalance_timeout_ms // 1000}"
         if request.topic_partitions is not None:
             owned = [
-                TopicPartition(told.topic_id.strip(bytes(1)).decode(), partition)
-                for told in request.topic_partitions
-                for partition in told.partitions
+                TopicPartition(reported.topic_id.strip(bytes(1)).decode(), partition)
+                for reported in request.topic_partitions
+                for partition in reported.partitions
             ]
             yield f"owned={shown(owned)}"

@@ -434,8 +434,8 @@ class ModelClient:
         answer = self.cluster.handle(send.to.node_id, kind, version, body)
         if not send.awaited:
             return
-        parked = 0.1 if kind is FetchRequest else 0.0
-        wire.answers = max(wire.answers, self.now + 0.001 + parked + self.cluster.chance.random() * 0.01)
+        delayed = 0.1 if kind is FetchRequest else 0.0
+        wire.answers = max(wire.answers, self.now + 0.001 + delayed + self.cluster.chance.random() * 0.01)
         self.at(wire.answers, lambda: self.answer(wire, machine, send, version, answer))
 
     def answer(self, wire: Wire, machine: Machine, send: Send, version: int, answer: bytes) -> None:

@@ -87,8 +87,8 @@ def check(driver: Driver, read: dict[int, list]) -> None:
     where = {token: result for batch in driver.delivered for token, result in batch.results()}
     assert len(where) == RECORDS
     for index, records in read.items():
-        told = [(where[record.value], record.offset) for record in records]
-        assert all((at.partition, at.offset) in ((index, offset), (index, NO_OFFSET)) for at, offset in told)
+        reported = [(where[record.value], record.offset) for record in records]
+        assert all((at.partition, at.offset) in ((index, offset), (index, NO_OFFSET)) for at, offset in reported)
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])

@@ -64,9 +64,9 @@ def test_a_single_broker_becomes_controller_when_it_registers(store):
 def test_a_created_topic_is_in_the_image_and_led_when_the_call_returns(store):
     async def test(runtime):
         async with cluster_on(store, runtime) as cluster:
-            told = []
+            reported = []
             version = cluster.image.version
-            cluster.subscribe(lambda old, new, change: told.append((type(change), new.version > old.version)))
+            cluster.subscribe(lambda old, new, change: reported.append((type(change), new.version > old.version)))
             spec = TopicSpec("orders", 3, 1, configs={"retention.ms": "1000"})
             (result,) = await cluster.create_topics([spec])
             assert (result.code, result.partitions, result.replication_factor) == (ErrorCode.none, 3, 1)
@@ -74,7 +74,7 @@ def test_a_created_topic_is_in_the_image_and_led_when_the_call_returns(store):
             topic = cluster.image.topic_by_id(result.topic_id)
             assert topic is cluster.image.topics["orders"]
             assert topic.configs == {"retention.ms": "1000"}
-            assert told == [(TopicCreated, True)] + [(PartitionChanged, True)] * 3
+            assert reported == [(TopicCreated, True)] + [(PartitionChanged, True)] * 3
             assert cluster.image.version == version + 1
             assert await loaded(cluster) == cluster.image
 
@@ -323,8 +323,8 @@ def test_the_change_log_is_trimmed_and_a_reader_behind_it_loads_the_image(store,
 
     async def test(runtime):
         async with cluster_on(store, runtime) as one, cluster_on(store, runtime, None) as reader:
-            told = []
-            reader.subscribe(lambda old, new, change: told.append(change))
+            reported = []
+            reader.subscribe(lambda old, new, change: reported.append(change))
             await reader._view.close()  # asleep
             for n in range(20):
                 await one.create_topics([TopicSpec(f"t{n}", 1, 1)])
@@ -334,7 +334,7 @@ def test_the_change_log_is_trimmed_and_a_reader_behind_it_loads_the_image(store,
             await reader._view.catch_up()
             assert reader.image == one.image
             assert reader.image.version > version
-            assert len([c for c in told if isinstance(c, TopicCreated)]) == 19
+            assert len([c for c in reported if isinstance(c, TopicCreated)]) == 19
 
     run(test)
 

@@ -245,8 +245,8 @@ def test_the_death_of_a_process_is_noticed_by_other_sessions(tmp_path):
     async def test(runtime):
         store = await EmbeddedStore.open(str(path), runtime)
         assert await store.children(layout.BROKERS) == ["1"]
-        told = asyncio.Event()
-        store.watch(layout.BROKERS, told.set)
+        notified = asyncio.Event()
+        store.watch(layout.BROKERS, notified.set)
         process.send_signal(signal.SIGKILL)
         process.communicate()
 
@@ -254,7 +254,7 @@ def test_the_death_of_a_process_is_noticed_by_other_sessions(tmp_path):
             return await store.children(layout.BROKERS) == []
 
         await until(gone)
-        await asyncio.wait_for(told.wait(), 10)
+        await asyncio.wait_for(notified.wait(), 10)
         await store.close()
 
     run(test)
@@ -268,9 +268,9 @@ def test_an_expedited_poll_finds_a_dead_session_at_once(tmp_path, monkeypatch):
     async def test(runtime):
         store = await EmbeddedStore.open(str(path), runtime)
         store.expedite()  # the first look, which finds the other session
-        told = asyncio.Event()
-        store.watch(layout.BROKERS, told.set)
-        await asyncio.wait_for(told.wait(), 10)
+        notified = asyncio.Event()
+        store.watch(layout.BROKERS, notified.set)
+        await asyncio.wait_for(notified.wait(), 10)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         store.expedite()
@@ -299,8 +299,8 @@ def test_an_expired_session_commits_nothing_and_another_begins(tmp_path, caplog)
         with pytest.raises(SessionLost):
             await store.commit([Create("/late")])
         await until(lambda: seen == [SessionState.lost, SessionState.connected])
-        told = "its session has expired, it registers again"
-        assert sum(told in record.getMessage() for record in caplog.records) == 1
+        notified = "its session has expired, it registers again"
+        assert sum(notified in record.getMessage() for record in caplog.records) == 1
         assert await store.children("/") == []
         await store.commit([Create("/mine", ephemeral=True)])
         await store.close()

@@ -155,13 +155,13 @@ def test_sessions_of_a_release_without_leases_live_by_their_locks(tmp_path):
         await asyncio.sleep(1)
         with sqlite3.connect(path) as db:
             assert db.execute("SELECT id FROM session WHERE id=7").fetchone() == (7,)
-            told = asyncio.Event()
-            store.watch("/", told.set)
+            notified = asyncio.Event()
+            store.watch("/", notified.set)
             await asyncio.sleep(0.3)
-            told.clear()
+            notified.clear()
             db.execute("INSERT INTO node (parent, name, data) VALUES ('/', 'theirs', x'')")
             db.commit()
-            await asyncio.wait_for(told.wait(), 10)  # though nobody counted it
+            await asyncio.wait_for(notified.wait(), 10)  # though nobody counted it
             held.release()
 
             def buried():
@@ -214,10 +214,10 @@ def test_heartbeats_trigger_no_watches(tmp_path):
     async def test(runtime):
         store = await EmbeddedStore.open(str(path), runtime, lease_seconds=LEASE)
         with member(path):
-            told: list[int] = []
+            notified: list[int] = []
             await until(lambda: store._file._others != [])
             await asyncio.sleep(0.3)  # until everything that the member wrote was told
-            store.watch("/", lambda: told.append(1))
+            store.watch("/", lambda: notified.append(1))
             with sqlite3.connect(path) as db:
                 (before,) = db.execute("SELECT max(beat) FROM session").fetchone()
 
@@ -225,9 +225,9 @@ def test_heartbeats_trigger_no_watches(tmp_path):
                     return db.execute("SELECT max(beat) FROM session").fetchone()[0] > before + 3
 
                 await until(counted)
-                assert told == []
+                assert notified == []
             db.close()
-        await until(lambda: told != [])
+        await until(lambda: notified != [])
         await store.close()
 
     run(test)

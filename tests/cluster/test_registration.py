@@ -62,14 +62,14 @@ def test_a_process_recognizes_its_registration_after_a_lost_answer(store):
         async with brokers(store, runtime, 1, 2) as (one, two):
             before = two.registration
             assert before is not None
-            told: list[Fault] = []
-            two.on_duplicate_broker_id(told.append)
+            notified: list[Fault] = []
+            two.on_duplicate_broker_id(notified.append)
             lost = lose_the_answer(two, layout.broker_path(2))
             await one._view.store.commit([Delete(layout.broker_path(2))])
             await until(lambda: bool(lost))
             await until(lambda: two.registration is not None and two.registration.epoch == before.epoch + 1)
             await until(lambda: one.image.brokers.get(2) == two.registration)
-            assert not told
+            assert not notified
 
     run(test)
 
@@ -77,8 +77,8 @@ def test_a_process_recognizes_its_registration_after_a_lost_answer(store):
 def test_a_process_that_registers_again_and_finds_a_duplicate_broker_id_is_notified(store):
     async def test(runtime):
         async with brokers(store, runtime, 1, 2) as (one, two):
-            told: list[Fault] = []
-            two.on_duplicate_broker_id(told.append)
+            notified: list[Fault] = []
+            two.on_duplicate_broker_id(notified.append)
             go = asyncio.Event()
             late = hold_back(two, layout.broker_path(2), go)
             await one._view.store.commit([Delete(layout.broker_path(2))])
@@ -86,8 +86,8 @@ def test_a_process_that_registers_again_and_finds_a_duplicate_broker_id_is_notif
             before = two.registration
             async with cluster_on(store, runtime, 2) as duplicate:
                 go.set()
-                await until(lambda: bool(told))
-                assert "another process is broker 2 of this cluster by now at 127.0.0.1:9094" in str(told[0])
+                await until(lambda: bool(notified))
+                assert "another process is broker 2 of this cluster by now at 127.0.0.1:9094" in str(notified[0])
                 assert two.registration == before, "that of the other is not its own"
                 await until(lambda: one.image.brokers.get(2) == duplicate.registration)
                 await until(lambda: not two.has_session_lease)

@@ -162,19 +162,19 @@ def test_a_watch_fires_for_own_commits_and_for_other_sessions(with_store):
     async def test(store, another):
         other = await another()
         await store.commit([Create("/log")])
-        told: list[str] = []
-        unwatch = store.watch("/log", lambda: told.append("here"))
-        other.watch("/log", lambda: told.append("there"))
+        notified: list[str] = []
+        unwatch = store.watch("/log", lambda: notified.append("here"))
+        other.watch("/log", lambda: notified.append("there"))
         await store.commit([Create("/log/a")])
-        await until(lambda: {"here", "there"} <= set(told))
-        told.clear()
+        await until(lambda: {"here", "there"} <= set(notified))
+        notified.clear()
         await store.commit([Delete("/log/a")])
-        await until(lambda: {"here", "there"} <= set(told))
+        await until(lambda: {"here", "there"} <= set(notified))
         unwatch()
-        told.clear()
+        notified.clear()
         await store.commit([Set("/log", b"")])
-        await until(lambda: "there" in told)
-        assert "here" not in told
+        await until(lambda: "there" in notified)
+        assert "here" not in notified
 
     with_store(test)
 
@@ -184,10 +184,10 @@ def test_a_watch_fires_when_another_sessions_ephemeral_node_is_removed(with_stor
         other = await another()
         await store.commit([Create("/ids")])
         await other.commit([Create("/ids/2", ephemeral=True)])
-        told = asyncio.Event()
-        store.watch("/ids", told.set)
+        notified = asyncio.Event()
+        store.watch("/ids", notified.set)
         await other.close()
-        await asyncio.wait_for(told.wait(), 10)
+        await asyncio.wait_for(notified.wait(), 10)
         assert await store.children("/ids") == []
 
     with_store(test)

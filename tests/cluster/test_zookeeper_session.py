@@ -22,6 +22,6 @@ def test_a_start_that_waits_for_zookeeper_logs_a_warning(monkeypatch, caplog):
             await ZooKeeperStore.open("127.0.0.1:1", runtime, ZooKeeperOptions(connection_timeout_ms=500))
 
     run(test)
-    (told,) = [each.getMessage() for each in caplog.records if "still trying" in each.getMessage()]
-    assert told.startswith("still trying: no ZooKeeper answers at 127.0.0.1:1 yet (")
-    assert told.endswith("the broker waits 0.5 s for it (zookeeper.connection.timeout.ms). Is it running there?")
+    (reported,) = [each.getMessage() for each in caplog.records if "still trying" in each.getMessage()]
+    assert reported.startswith("still trying: no ZooKeeper answers at 127.0.0.1:1 yet (")
+    assert reported.endswith("the broker waits 0.5 s for it (zookeeper.connection.timeout.ms). Is it running there?")

@@ -64,9 +64,9 @@ async def data_of(store, path):
 
 
 def states_of(store):
-    told: list[SessionState] = []
-    store.on_state(told.append)
-    return told
+    reported: list[SessionState] = []
+    store.on_state(reported.append)
+    return reported
 
 
 async def succeeding(act):
@@ -82,13 +82,13 @@ async def succeeding(act):
 def test_after_an_expired_session_another_begins(address):
     async def test(runtime):
         store = await ZooKeeperStore.open(address, runtime, SHORT)
-        told = states_of(store)
+        reported = states_of(store)
         await store.commit([Create("/mine", ephemeral=True), Create("/ours")])
         news = asyncio.Event()
         store.watch("/", news.set)
         await asyncio.to_thread(expire, store)
-        await until(lambda: told[-2:] == [SessionState.lost, SessionState.connected])
-        assert told == [SessionState.suspended, SessionState.lost, SessionState.connected]
+        await until(lambda: reported[-2:] == [SessionState.lost, SessionState.connected])
+        assert reported == [SessionState.suspended, SessionState.lost, SessionState.connected]
         assert await store.children("/") == ["ours"]
         await asyncio.wait_for(news.wait(), 10)
         await store.commit([Create("/mine", ephemeral=True)])
@@ -135,7 +135,7 @@ def test_while_zookeeper_is_unavailable_requests_fail_and_the_session_survives(o
     async def test(runtime):
         store = await ZooKeeperStore.open(own_zookeeper.connect, runtime, SHORT)
         await store.commit([Create("/mine", b"1", ephemeral=True)])
-        told = states_of(store)
+        reported = states_of(store)
         news = asyncio.Event()
         store.watch("/mine", news.set)
         underway = asyncio.ensure_future(store.read("/mine"))
@@ -151,7 +151,7 @@ def test_while_zookeeper_is_unavailable_requests_fail_and_the_session_survives(o
         await asyncio.sleep(2 * SHORT.session_timeout_ms / 1000)  # the ensemble is away, so nobody ends the session
         await asyncio.to_thread(own_zookeeper.start)
         await until(lambda: store.state is SessionState.connected, timeout_s=20)
-        assert told == [SessionState.suspended, SessionState.connected]
+        assert reported == [SessionState.suspended, SessionState.connected]
         await asyncio.wait_for(news.wait(), 10)
         assert await store.read("/mine") == Node("/mine", b"1", 0)
         assert await store.read("/x") is None
@@ -186,7 +186,7 @@ def test_a_commit_without_an_answer_is_a_fault_with_unknown_outcome(own_zookeepe
 def test_kill_9_of_the_ensembles_leader_keeps_the_session(three_zookeepers, record_property):
     async def test(runtime):
         store = await ZooKeeperStore.open(three_zookeepers.connect, runtime, ZooKeeperOptions(6_000, 10_000))
-        told = states_of(store)
+        reported = states_of(store)
         await store.commit([Create("/mine", b"0", ephemeral=True)])
         key = store._session._key
         leader = three_zookeepers.leader
@@ -197,7 +197,7 @@ def test_kill_9_of_the_ensembles_leader_keeps_the_session(three_zookeepers, reco
         seconds = time.perf_counter() - begin
         record_property("seconds_to_first_commit", round(seconds, 2))
         assert seconds < 6
-        assert SessionState.lost not in told
+        assert SessionState.lost not in reported
         assert store._session._key == key
         assert await data_of(store, "/mine") == b"1"
         await asyncio.to_thread(three_zookeepers.start)
@@ -252,7 +252,7 @@ def test_reads_after_a_reconnect_show_the_outcome_of_unanswered_commits(three_zo
 def test_a_session_ends_when_the_loop_hangs_for_longer_than_its_timeout(address, hang_seconds, caplog):
     async def test(runtime):
         store = await ZooKeeperStore.open(address, runtime, ZooKeeperOptions(1_000, 10_000))
-        told = states_of(store)
+        reported = states_of(store)
         await store.commit([Create("/mine", ephemeral=True)])
         servers, _, chroot = address.partition("/")
         observer = KazooClient(servers)
@@ -266,11 +266,11 @@ def test_a_session_ends_when_the_loop_hangs_for_longer_than_its_timeout(address,
         observer.close()
         if hang_seconds < 1:
             assert await store.children("/") == ["mine"]
-            assert told == []
+            assert reported == []
         else:
             assert 0.9 < hung < 3
             assert "the broker has hung for more than 1 s" in caplog.text
-            await until(lambda: told == [SessionState.lost, SessionState.connected])
+            await until(lambda: reported == [SessionState.lost, SessionState.connected])
             await store.commit([Create("/mine", ephemeral=True)])
         await store.close()
 
@@ -284,7 +284,7 @@ def test_another_session_begins_after_the_loop_hung_until_the_session_expired(ad
         store = await ZooKeeperStore.open(address, runtime, SHORT)
         session = store._session
         client, post = session._client, session.post
-        told = states_of(store)
+        reported = states_of(store)
 
         def post_and_hang(act, *args):
             post(act, *args)
@@ -295,7 +295,7 @@ def test_another_session_begins_after_the_loop_hung_until_the_session_expired(ad
 
         vars(session)["post"] = post_and_hang
         expire(store)
-        await until(lambda: SessionState.lost in told)
+        await until(lambda: SessionState.lost in reported)
         await until(lambda: store.state is SessionState.connected)
         await store.commit([Create(f"/{uuid.uuid4()}")])
         await store.close()
@@ -368,13 +368,13 @@ def test_a_missing_zookeeper_is_reported_within_the_connection_timeout():
 def test_a_commit_that_is_too_large_for_zookeeper_is_refused_and_the_session_lives(address):
     async def test(runtime):
         store = await ZooKeeperStore.open(address, runtime)
-        told = states_of(store)
+        reported = states_of(store)
         with pytest.raises(Fault, match="more than ZooKeeper takes"):
             await store.commit([Create("/big", b"x" * COMMIT_BYTES_MAX)])
         many = [Create(f"/n{n}", b"x" * 1800) for n in range(500)]  # nearly as much as there may be
         await store.commit(many)
         assert len(await store.tree("/")) == 501
-        assert told == []
+        assert reported == []
         await store.close()
 
     run(test)
@@ -458,13 +458,13 @@ def test_no_change_is_missed_between_two_watches(address):
         writer = await ZooKeeperStore.open(address, runtime)
         reader = await ZooKeeperStore.open(address, runtime)
         await writer.commit([Create("/log")])
-        told = asyncio.Event()
-        reader.watch("/log", told.set)
-        await asyncio.wait_for(told.wait(), 10)  # the watch is set
+        reported = asyncio.Event()
+        reader.watch("/log", reported.set)
+        await asyncio.wait_for(reported.wait(), 10)  # the watch is set
         for n in range(300):
-            told.clear()
+            reported.clear()
             await writer.commit([Create("/log/change-", sequential=True) if n % 3 else Set("/log", b"%d" % n)])
-            await asyncio.wait_for(told.wait(), 10)
+            await asyncio.wait_for(reported.wait(), 10)
         await reader.close()
         await writer.close()
 

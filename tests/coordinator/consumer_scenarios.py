@@ -100,7 +100,7 @@ class Scenario:
         self.instances: dict[str, str] = {}
         self.ids: dict[str, str] = {}
         self.protocols: dict[str, str] = {}
-        self.parked: dict[str, Waiting] = {}
+        self.waiting: dict[str, Waiting] = {}
 
     def run(self, lines: list[str]) -> None:
         for number, line in enumerate(lines, 1):
@@ -278,13 +278,13 @@ class Scenario:
                 for name in options.get("protocols", "range").split(",")
             ],
         )
-        token = self.parked[who] = Waiting()
+        token = self.waiting[who] = Waiting()
         self._apply(self.groups.join(request, 3, MemberClient(who, "/h"), token, self.now, self.now_ms))
         return self.heard(who, [], {})
 
     def heard(self, who: str, names: list[str], options: dict[str, str]) -> str:
         """What became of a request that waited."""
-        token = self.parked[who]
+        token = self.waiting[who]
         if not token.answered:
             return "waits"
         response = _reply_of(token)

@@ -151,7 +151,7 @@ class GroupScenario:
         self.failure = ErrorCode[code]
 
     def do_reload(self) -> None:
-        for token in self.groups.parked():
+        for token in self.groups.pending_replies():
             self._hear(token, Refused(ErrorCode.not_coordinator))
         self.groups = GroupMachine(self.context)
         self.behind = False
@@ -398,8 +398,8 @@ class GroupScenario:
                 assert isinstance(loaded, ClassicGroup)
                 assert loaded.snapshot() == live.snapshot()
             request = OffsetFetchRequestGroup(group_id=GROUP, topics=None)
-            told = [groups.fetch_offsets(request, None, stable=False).replies for groups in (self.groups, read)]
-            assert told[0] == told[1]
+            reported = [groups.fetch_offsets(request, None, stable=False).replies for groups in (self.groups, read)]
+            assert reported[0] == reported[1]
 
 
 def _subscription(topics: str) -> bytes:

@@ -55,9 +55,9 @@ class Watched(GroupScenario):
 
     def _check_group(self) -> None:
         group = self.groups.get(GROUP)
-        parked = list(self.groups.parked())
-        assert len(parked) == len(set(map(id, parked)))
-        assert {id(token) for token in self.asked if not token.answered} == set(map(id, parked))
+        pending_replies = list(self.groups.pending_replies())
+        assert len(pending_replies) == len(set(map(id, pending_replies)))
+        assert {id(token) for token in self.asked if not token.answered} == set(map(id, pending_replies))
         if not isinstance(group, ClassicGroup):
             return
         members = list(group.members)
@@ -67,7 +67,7 @@ class Watched(GroupScenario):
         if members and group.members.leader is not None:
             assert group.members.leader in group.members
         assert group.deadline is not None or not members, "nobody stays for ever"
-        if parked:
+        if pending_replies:
             assert self.groups.deadline is not None, "nobody waits for ever"
 
 

@@ -33,21 +33,21 @@ class Reader:
     def __init__(self) -> None:
         self.epoch = 0
         self.reads: set[tuple[bytes, int]] = set()
-        self.told: set[tuple[bytes, int]] | None = None
+        self.reported: set[tuple[bytes, int]] | None = None
 
     def hear(self, response: Any) -> None:
         self.epoch = response.member_epoch
         if response.assignment is not None:
-            self.told = {
+            self.reported = {
                 (topic.topic_id, number)
                 for topic in response.assignment.topic_partitions
                 for number in topic.partitions
             }
-            self.reads |= self.told
+            self.reads |= self.reported
 
     def give_up(self) -> None:
-        if self.told is not None:
-            self.reads &= self.told
+        if self.reported is not None:
+            self.reads &= self.reported
 
 
 class ConsumerGroupMachine(RuleBasedStateMachine):
@@ -124,16 +124,16 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         reader = self.readers[who]
         if joining:
             reader.reads.clear()
-            reader.told = None
+            reader.reported = None
         names, regex = self.wanted[who]
-        told = joining or says_wanted
+        reported = joining or says_wanted
         request = ConsumerGroupHeartbeatRequest(
             group_id=GROUP,
             member_id=who,
             member_epoch=reader.epoch,
             rebalance_timeout_ms=20_000 if joining else -1,
-            subscribed_topic_names=names if told else None,
-            subscribed_topic_regex=regex if told else None,
+            subscribed_topic_names=names if reported else None,
+            subscribed_topic_regex=regex if reported else None,
             server_assignor=assignor,
             topic_partitions=[
                 ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=topic_id, partitions=[number])
@@ -186,7 +186,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         image = self.scenario.context.image
         state: Any = self.scenario.groups.get(GROUP)
         wanted = {name for name in image.topics if state.subscribes(name)}
-        read = {place for reader in self.readers.values() for place in reader.reads & (reader.told or set())}
+        read = {place for reader in self.readers.values() for place in reader.reads & (reader.reported or set())}
         assert read == {
             (image.topics[name].id, number) for name in wanted for number in range(len(image.topics[name].partitions))
         }

@@ -102,7 +102,7 @@ def test_waiting_requests_get_not_coordinator_when_leadership_moves(tmp_path: Pa
             )
             joining = asyncio.create_task(other.call(join, JoinGroupResponse, JOIN_VERSION))
             shard = broker.groups.active()[0]
-            await until(lambda: list(shard.machine.parked()))
+            await until(lambda: list(shard.machine.pending_replies()))
             move(broker, partition, ANOTHER_BROKER)
             assert (await joining).error_code == ErrorCode.not_coordinator
             assert await commit(client, 6) == ErrorCode.not_coordinator
@@ -116,8 +116,8 @@ def test_records_of_leader_epochs_in_between_are_loaded(tmp_path: Path):
         async with brokers(tmp_path, 1, **SETTINGS) as (broker,), Client.to(broker) as client:
             partition = await coordinating(broker)
             assert await commit(client, 5) == ErrorCode.none
-            for offset, told in ((9, True), (12, False)):
-                move(broker, partition, ANOTHER_BROKER, noticed=told)
+            for offset, reported in ((9, True), (12, False)):
+                move(broker, partition, ANOTHER_BROKER, noticed=reported)
                 replicated(partition, offset)
                 move(broker, partition, broker.id)
                 assert await settled(client) == (ErrorCode.none, offset)

@@ -133,10 +133,10 @@ def test_kafkas_coordinator_reads_every_record_and_would_write_the_same_bytes():
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = done.stdout.splitlines()
-    assert [" ".join(line.split(" ")[:2]) for line in told] == wanted
-    assert "metadata='nöte'" in told[0]
-    assert "subscribedTopicRegex='a.*'" in told[10]
+    reported = done.stdout.splitlines()
+    assert [" ".join(line.split(" ")[:2]) for line in reported] == wanted
+    assert "metadata='nöte'" in reported[0]
+    assert "subscribedTopicRegex='a.*'" in reported[10]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.cluster.image import BrokerRegistration, Image, PartitionState, Topic
+from ottla.cluster.image import BrokerRegistration, Image, PartitionState, TopicImage
 from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.marker_queue import MarkerQueue
 from ottla.coordinator.transaction_machine import Markers, Prepared
@@ -65,7 +65,7 @@ class Coordinator:
 
 
 def led_by(leader: int) -> Image:
-    topic = Topic("t", b"t" * 16, (PartitionState((SILENT, WILLING), leader),), {})
+    topic = TopicImage("t", b"t" * 16, (PartitionState((SILENT, WILLING), leader),), {})
     return Image(brokers={each: BrokerRegistration(each, each, ()) for each in (SILENT, WILLING)}, topics={"t": topic})
 
 

@@ -62,7 +62,7 @@ class Notes:
         while self.due:
             yield self.due.pop(0)
 
-    def parked(self) -> Iterator[object]:
+    def pending_replies(self) -> Iterator[object]:
         return iter(self.waiting)
 
 
@@ -155,7 +155,7 @@ def test_replies_time_out(on_disk: Fixture):
 
 
 @pytest.mark.parametrize(
-    ("refused", "told"),
+    ("refused", "reported"),
     [
         (ErrorCode.not_leader_or_follower, ErrorCode.not_coordinator),
         (ErrorCode.not_enough_replicas, ErrorCode.coordinator_not_available),
@@ -163,9 +163,9 @@ def test_replies_time_out(on_disk: Fixture):
         (ErrorCode.record_list_too_large, ErrorCode.unknown_server_error),
     ],
 )
-def test_a_failed_append_changes_nothing(on_disk: Fixture, refused: ErrorCode, told: ErrorCode):
+def test_a_failed_append_changes_nothing(on_disk: Fixture, refused: ErrorCode, reported: ErrorCode):
     on_disk.disk.fail("__consumer_offsets-0", Refused(refused))
-    assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == [("a", told)]
+    assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == [("a", reported)]
     on_disk.disk.fail("__consumer_offsets-0", None)
     assert not on_disk.machine.offsets
     assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == [("a", "done")]
@@ -174,8 +174,8 @@ def test_a_failed_append_changes_nothing(on_disk: Fixture, refused: ErrorCode, t
 def test_with_too_few_in_sync_replicas_only_reads_are_answered(on_disk: Fixture):
     on_disk.partition.policy = AppendPolicy(in_sync_min=2)
     on_disk.partition.become(State(replicas=(1, 2), leader=1, leader_epoch=0, in_sync=(1,), partition_epoch=1))
-    told = [("a", ErrorCode.coordinator_not_available)]
-    assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == told
+    reported = [("a", ErrorCode.coordinator_not_available)]
+    assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == reported
     assert on_disk.apply(answer("b", "known")) == [("b", "known")]
 
 

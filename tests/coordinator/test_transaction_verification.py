@@ -72,7 +72,7 @@ def test_transactions_of_one_loop_iteration_share_one_request_to_each_broker():
     async def scenario() -> tuple[list[Codes | BaseException], list[tuple[int, list[str]]]]:
         peers = Peers()
         batcher = AddPartitionsBatcher(RealRuntime(), peers)
-        told = await asyncio.gather(
+        reported = await asyncio.gather(
             batcher.send(2, transaction("x", 0, 1)),
             batcher.send(2, transaction("y", 2)),
             batcher.send(2, transaction("x", 3)),
@@ -81,16 +81,16 @@ def test_transactions_of_one_loop_iteration_share_one_request_to_each_broker():
             return_exceptions=True,
         )
         await batcher.send(2, transaction("x", 4))
-        return list(told), peers.asked
+        return list(reported), peers.asked
 
-    told, asked = asyncio.run(scenario())
-    assert told[:4] == [
+    reported, asked = asyncio.run(scenario())
+    assert reported[:4] == [
         {("t", 0): ErrorCode.transaction_abortable, ("t", 1): ErrorCode.none},
         {("t", 2): ErrorCode.none},
         {("t", 3): ErrorCode.none},
         {("t", 1): ErrorCode.none},
     ]
-    assert isinstance(told[4], PeerLost)
+    assert isinstance(reported[4], PeerLost)
     assert asked == [(2, ["x", "y", "x"]), (3, ["z"]), (9, ["z"]), (2, ["x"])]
 
 

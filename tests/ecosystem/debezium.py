@@ -170,8 +170,8 @@ def _check(records: list[Record], history: dict[int, list[Event]]) -> int:
         before[row] = after
         events[row].append(Event(change["op"], after))
     same("rows", sorted(events), sorted(history))
-    for row, told in history.items():
-        same(f"history of row {row}", events[row], told)
+    for row, changes in history.items():
+        same(f"history of row {row}", events[row], changes)
         missing += events[row][-1].operation == "d" and row not in buried
     if missing > KILLS:
         raise Failed(f"{missing} deletions are without a tombstone, and the worker was killed {KILLS} times")

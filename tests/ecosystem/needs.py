@@ -72,13 +72,13 @@ def environment(name: str, *requirements: str) -> Path:
     home = HOME / f"venv-{name}"
     python = home / "bin" / "python"
     mark = home / "requirements.txt"
-    told = "\n".join(requirements)
-    if not mark.exists() or mark.read_text() != told:
+    listed = "\n".join(requirements)
+    if not mark.exists() or mark.read_text() != listed:
         shutil.rmtree(home, ignore_errors=True)
         _run([sys.executable, "-m", "venv", str(home)], "venv")
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         _run([*pip, *requirements], f"pip install {' '.join(requirements)}")
-        mark.write_text(told)
+        mark.write_text(listed)
     return python
 
 
@@ -93,13 +93,13 @@ def node_modules(name: str, *packages: str, env: Mapping[str, str] | None = None
         raise Unavailable("npm is not installed")
     home = HOME / f"npm-{name}"
     mark = home / "installed"
-    told = "\n".join(packages)
-    if not mark.exists() or mark.read_text() != told:
+    listed = "\n".join(packages)
+    if not mark.exists() or mark.read_text() != listed:
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
         (home / "package.json").write_text('{"private": true}\n')
         _run(["npm", "install", "--no-audit", "--no-fund", *packages], f"npm install {' '.join(packages)}", home, env)
-        mark.write_text(told)
+        mark.write_text(listed)
     return home
 
 

@@ -74,7 +74,7 @@ class Program:
     def __init__(self, name: str, command: Sequence[str | Path], log: Path, **options: Any) -> None:
         self.name = name
         self.log = log
-        self._told_to_end = False
+        self._stopping = False
         with log.open("ab") as out:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
@@ -88,18 +88,18 @@ class Program:
     @property
     def broke(self) -> bool:
         """Whether it ended badly, and nobody told it to end."""
-        return not self._told_to_end and (self._process.poll() or 0) != 0
+        return not self._stopping and (self._process.poll() or 0) != 0
 
     def kill(self) -> None:
         """kill -9, of all that it started as well."""
-        self._told_to_end = True
+        self._stopping = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def stop(self, seconds: float = 30) -> None:
         """SIGTERM, and kill -9 for what is left after that."""
-        self._told_to_end = True
+        self._stopping = True
         if self.running:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -181,10 +181,10 @@ class Ring:
         while not (value := condition()):
             broken = next((program for program in self._programs if program.broke), None)
             if broken is not None:
-                raise Failed(f"{broken.name} ended, while {_told(what)} was awaited:\n{broken.tail()}")
+                raise Failed(f"{broken.name} ended, while {_described(what)} was awaited:\n{broken.tail()}")
             if time.monotonic() > deadline:
                 last = "\n".join(f"--- {program.name}\n{program.tail(12)}" for program in self._programs[-2:])
-                raise Failed(f"waited {seconds:g} s in vain for {_told(what)}\n{last}")
+                raise Failed(f"waited {seconds:g} s in vain for {_described(what)}\n{last}")
             time.sleep(POLL_S)
         return value
 
@@ -344,7 +344,7 @@ class Ring:
         )  # fmt: skip
 
 
-def _told(what: str | Callable[[], str]) -> str:
+def _described(what: str | Callable[[], str]) -> str:
     return what if isinstance(what, str) else what()
 
 

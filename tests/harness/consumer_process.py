@@ -51,7 +51,7 @@ class Spec:
     def process(self, topic: str, partition: int, offset: int, value: bytes) -> None:
         self.tell("record", [topic, partition, offset, value.decode()])
 
-    def crash_if_told(self) -> None:
+    def crash_if_asked(self) -> None:
         """Called between processing and committing, whichever comes first."""
         self.processed += 1
         if self.processed == self.crash_at:
@@ -108,10 +108,10 @@ def run_confluent(spec: Spec) -> None:
         tp = message.topic(), message.partition(), message.offset()
         if spec.commit == "before":
             consumer.commit(message=message, asynchronous=False)
-            spec.crash_if_told()
+            spec.crash_if_asked()
         spec.process(*tp, message.value())
         if spec.commit == "after":
-            spec.crash_if_told()
+            spec.crash_if_asked()
             consumer.commit(message=message, asynchronous=False)
     consumer.close()
 
@@ -169,10 +169,10 @@ def run_kafka_python(spec: Spec) -> None:
                 upto = {tp: kafka.OffsetAndMetadata(message.offset + 1, "", -1)}
                 if spec.commit == "before":
                     consumer.commit(upto)
-                    spec.crash_if_told()
+                    spec.crash_if_asked()
                 spec.process(message.topic, message.partition, message.offset, message.value)
                 if spec.commit == "after":
-                    spec.crash_if_told()
+                    spec.crash_if_asked()
                     consumer.commit(upto)
     consumer.close()
 
@@ -218,10 +218,10 @@ async def run_aiokafka(spec: Spec) -> None:
                 upto = {tp: message.offset + 1}
                 if spec.commit == "before":
                     await consumer.commit(upto)
-                    spec.crash_if_told()
+                    spec.crash_if_asked()
                 spec.process(message.topic, message.partition, message.offset, message.value)
                 if spec.commit == "after":
-                    spec.crash_if_told()
+                    spec.crash_if_asked()
                     await consumer.commit(upto)
     await consumer.stop()
 

@@ -91,8 +91,8 @@ class Process:
         assert self.process.stdout is not None
         with self.process.stdout:
             for line in self.process.stdout:
-                told = json.loads(line)
-                self.members[told["name"]].hear(told["event"], told["value"])
+                reported = json.loads(line)
+                self.members[reported["name"]].hear(reported["event"], reported["value"])
 
     def write(self, command: dict[str, str]) -> None:
         assert self.process.stdin is not None
@@ -150,8 +150,8 @@ class Group:
 
         def settled() -> bool:
             held = [partition for member in self.members for partition in member.owned]
-            told = all(member.assignments for member in self.members)
-            return told and self.shares() == list(shares) and sorted(held) == list(range(sum(shares)))
+            reported = all(member.assignments for member in self.members)
+            return reported and self.shares() == list(shares) and sorted(held) == list(range(sum(shares)))
 
         try:
             wait_for(settled, f"shares {list(shares)}", timeout_s)

@@ -26,7 +26,7 @@ class RawMember:
             **settings,
         }
         self.member_id = ""
-        self.speaks: tuple[str | None, str | None] = (None, None)
+        self.protocol: tuple[str | None, str | None] = (None, None)
         self.generation_id = -1
         self.leads = False
         self.members: list[str] = []
@@ -43,16 +43,16 @@ class RawMember:
         """Ask to join, and be told the id first if need be; `joined` takes the answer, whenever it comes."""
         fields = {"group_id": self.group_id, "member_id": self.member_id, **self.settings}
         if not self.member_id and version >= 4 and "group_instance_id" not in self.settings:
-            told = self.connection.call("join_group", version, **fields)
-            assert told["error_code"] == MEMBER_ID_REQUIRED
-            fields["member_id"] = self.member_id = told["member_id"]
+            reported = self.connection.call("join_group", version, **fields)
+            assert reported["error_code"] == MEMBER_ID_REQUIRED
+            fields["member_id"] = self.member_id = reported["member_id"]
         self.connection.send_request("join_group", version, fields)
 
     def joined(self, version: int = JOIN) -> int:
         answer = self.connection.receive_response("join_group", version)
         if answer["error_code"] == NO_ERROR:
             self.member_id, self.generation_id = answer["member_id"], answer["generation_id"]
-            self.speaks = self.settings["protocol_type"], answer["protocol_name"]
+            self.protocol = self.settings["protocol_type"], answer["protocol_name"]
             self.leads = answer["leader"] == self.member_id
             self.members = [member["member_id"] for member in answer["members"]]
         code: int = answer["error_code"]
@@ -65,7 +65,7 @@ class RawMember:
     def send_sync(self, version: int = SYNC) -> None:
         """A leader gives every member its own id to do."""
         work = [{"member_id": each, "assignment": each.encode()} for each in self.members] if self.leads else []
-        spoken = {"protocol_type": self.speaks[0], "protocol_name": self.speaks[1]}
+        spoken = {"protocol_type": self.protocol[0], "protocol_name": self.protocol[1]}
         self.connection.send_request("sync_group", version, {**self._named(), **spoken, "assignments": work})
 
     def synced(self, version: int = SYNC) -> tuple[int, bytes]:

@@ -36,7 +36,7 @@ class Shell:
         assert isinstance(machine, MemberMachine)
         self.machine: Any = machine
         self.broker = broker
-        self.told: list[tuple[str, list[int]]] = []
+        self.reported: list[tuple[str, list[int]]] = []
         self.failure: Fail | None = None
         self.dead = False
         self.loop = asyncio.get_running_loop()
@@ -49,7 +49,7 @@ class Shell:
         return {place.partition for place in self.machine.owned}
 
     def of(self, kind: str) -> list[int]:
-        return [partition for event, partitions in self.told for partition in partitions if event == kind]
+        return [partition for event, partitions in self.reported for partition in partitions if event == kind]
 
     def tell(self, event: Callable[..., list[Action]], *arguments: Any) -> None:
         """Something happened: ask the machine what is to be done, and do it."""
@@ -67,10 +67,10 @@ class Shell:
             case Send():
                 self.spawn(self.exchange(action))
             case Assign(partitions=partitions):
-                self.told.append(("assigned", sorted(place.partition for place in partitions)))
+                self.reported.append(("assigned", sorted(place.partition for place in partitions)))
             case Revoke(partitions=partitions) | Lose(partitions=partitions):
                 word = "revoked" if isinstance(action, Revoke) else "lost"
-                self.told.append((word, sorted(place.partition for place in partitions)))
+                self.reported.append((word, sorted(place.partition for place in partitions)))
                 self.loop.call_soon(self.tell, self.machine.called_back)
             case CountPartitions() | NameTopics():
                 self.spawn(self.look_up(action))
@@ -171,5 +171,7 @@ async def settle(members: Iterable[Any], shares: Iterable[int], timeout_s: float
     try:
         await until(settled, f"shares {shares}", timeout_s)
     except AssertionError as error:
-        seen = [(sorted(m.owned), getattr(m, "told", None) or m.events, getattr(m, "failure", None)) for m in members]
+        seen = [
+            (sorted(m.owned), getattr(m, "reported", None) or m.events, getattr(m, "failure", None)) for m in members
+        ]
         raise AssertionError(f"{error}: {seen}") from None

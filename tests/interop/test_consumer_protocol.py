@@ -433,5 +433,5 @@ def test_groups_of_the_other_kind_or_none_are_not_described(raw: Connection, gro
     assert ErrorCode(classic["error_code"]) is ErrorCode.group_id_not_found
 
 
-def test_the_interval_of_heartbeats_is_told(raw: Connection, group_id: str):
+def test_the_heartbeat_interval_is_in_the_answer(raw: Connection, group_id: str):
     assert beat(raw, group_id)["heartbeat_interval"] == 200

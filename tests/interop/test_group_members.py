@@ -130,13 +130,13 @@ def test_a_static_member_comes_back_without_a_rebalance(broker, make_topic, grou
             members = [start(static(name)).subscribe(topic) for name in ("one", "two")]
             await settle(members, [2, 2])
             for goes, stays in ((members[1], members[0]), (members[0], members[1])):  # one of them leads
-                had, told = goes.owned, list(stays.told)
+                had, reported = goes.owned, list(stays.reported)
                 name = goes.machine.settings.group_instance_id
                 await goes.vanish()
                 returned = start(static(name)).subscribe(topic)
                 await settle([returned, stays], [2, 2])
                 assert returned.owned == had
-                assert stays.told == told
+                assert stays.reported == reported
                 members[members.index(goes)] = returned
 
     asyncio.run(run())
@@ -319,6 +319,6 @@ def test_a_hundred_members_that_come_at_once_settle_with_one_rebalance(start_bro
                 shell.subscribe(topic)
             await settle(members, [1] * 100)
             assert {shell.machine.generation for shell in members} == {1}
-            assert all([event for event, _ in shell.told] == ["assigned"] for shell in members)
+            assert all([event for event, _ in shell.reported] == ["assigned"] for shell in members)
 
     asyncio.run(run())

@@ -16,7 +16,7 @@ from ottla.blocking import Producer
 from ottla.testing import Cluster
 from tests.interop.test_java import JARS
 from tests.interop.test_java import pytestmark as needs_java
-from tests.interop.test_kafka_scripts import TOOLS, kafka, ottla, told
+from tests.interop.test_kafka_scripts import TOOLS, kafka, ottla, reported
 
 pytestmark = [needs_java, pytest.mark.timeout(400)]
 
@@ -108,8 +108,8 @@ def files(tmp_path_factory):
 
 
 def same(theirs: subprocess.CompletedProcess[str], ours: subprocess.CompletedProcess[str]) -> None:
-    assert told(ours.stdout) == told(theirs.stdout), theirs.stderr[-2000:] + ours.stderr
-    assert told(ADVICE.sub("", ours.stderr)) == told(ADVICE.sub("", theirs.stderr))
+    assert reported(ours.stdout) == reported(theirs.stdout), theirs.stderr[-2000:] + ours.stderr
+    assert reported(ADVICE.sub("", ours.stderr)) == reported(ADVICE.sub("", theirs.stderr))
     assert ours.returncode == theirs.returncode
 
 
@@ -124,10 +124,10 @@ def objects(output: str, groups: tuple[str, ...]) -> dict[str, list[object]]:
     """What a formatter told of these groups, in its order; partitions come in any."""
     found: dict[str, list[object]] = {group: [] for group in groups}
     while output.startswith("{"):
-        told, end = json.JSONDecoder().raw_decode(output)
+        reported, end = json.JSONDecoder().raw_decode(output)
         output = output[end:]
-        if (group := told["key"]["data"]["group"]) in found:
-            found[group].append(told)
+        if (group := reported["key"]["data"]["group"]) in found:
+            found[group].append(reported)
     return found
 
 
@@ -218,7 +218,7 @@ def test_every_option_of_kafkas_own_is_known(script):
     assert len(theirs) > 5
 
 
-def options(told: subprocess.CompletedProcess[str]) -> set[str]:
+def options(reported: subprocess.CompletedProcess[str]) -> set[str]:
     """Those of the left column; several names of one option stand beside each other."""
-    columns = re.findall(r"^--.*?(?=  | <| \[|$)", told.stderr, re.MULTILINE)
+    columns = re.findall(r"^--.*?(?=  | <| \[|$)", reported.stderr, re.MULTILINE)
     return {name for column in columns for name in column.split(", ")}

@@ -352,7 +352,7 @@ MISUSE_WITHOUT_A_SERVER = [
 ]
 
 
-def told(output: str) -> list[str]:
+def reported(output: str) -> list[str]:
     """What a misused command says: without stack traces and the table of options, but for that there is one.
 
     Where Java prints a set of options or states, it does so in an order that each virtual machine chooses for itself.
@@ -374,19 +374,19 @@ def files(tmp_path_factory) -> str:
 
 
 def same_refusal(theirs: subprocess.CompletedProcess[str], ours: subprocess.CompletedProcess[str]) -> None:
-    assert told(ours.stdout) == told(theirs.stdout)
-    assert told(ours.stderr) == told(theirs.stderr)
+    assert reported(ours.stdout) == reported(theirs.stdout)
+    assert reported(ours.stderr) == reported(theirs.stderr)
     assert ours.returncode == theirs.returncode
 
 
 @pytest.mark.parametrize("line", MISUSE)
-def test_misuse_is_told_as_by_kafkas_own(cluster, files, line):
+def test_misuse_prints_what_kafkas_own_print(cluster, files, line):
     script, *arguments = line.replace("FILES", files).split()
     same_refusal(by_kafka(cluster, script, *arguments), by_ottla(cluster, script, *arguments))
 
 
 @pytest.mark.parametrize("line", MISUSE_WITHOUT_A_SERVER)
-def test_misuse_without_a_server_is_told_as_by_kafkas_own(line):
+def test_misuse_without_a_server_prints_what_kafkas_own_print(line):
     script, *arguments = line.split()
     same_refusal(kafka(script, *arguments), ottla(script, *arguments))
 
@@ -404,7 +404,7 @@ def test_members_are_shown_as_by_kafkas_own(cluster):
             assert comparable(ours.stdout) == comparable(theirs.stdout), theirs.stderr[-2000:] + ours.stderr
 
 
-def test_changes_are_told_as_by_kafkas_own(cluster):
+def test_changes_print_what_kafkas_own_print(cluster):
     """Each does the same to a topic of its own."""
     outputs = []
     for run, topic in ((by_kafka, "made-by-kafka"), (by_ottla, "made-by-ottla")):
@@ -436,7 +436,7 @@ def moved(verify):
     return "still in progress" not in verify().stdout
 
 
-def test_a_move_is_told_as_by_kafkas_own(cluster, tmp_path):
+def test_a_reassignment_prints_what_kafkas_own_prints(cluster, tmp_path):
     outputs = []
     for run, topic in ((by_kafka, "moved-by-kafka"), (by_ottla, "moved-by-ottla")):
         assert by_ottla(

@@ -109,8 +109,8 @@ def test_offsets_committed_by_one_client_are_the_others(broker, topic):
 
     run(commit())
     other = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic})
-    (told,) = other.committed([confluent_kafka.TopicPartition(topic, 0)], timeout=30)
-    assert told.offset == 4
+    (reported,) = other.committed([confluent_kafka.TopicPartition(topic, 0)], timeout=30)
+    assert reported.offset == 4
     other.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 7)], asynchronous=False)
     other.close()
 

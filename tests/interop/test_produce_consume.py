@@ -32,7 +32,7 @@ def test_every_client_reads_what_a_client_wrote(broker, topic, client: Client, c
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_clients_compress_as_they_were_told(broker, topic, client: Client, codec):
+def test_clients_compress_as_configured(broker, topic, client: Client, codec):
     """A client that takes the broker for an old one sends uncompressed, and says nothing."""
     client.produce(broker.bootstrap, topic, [Record(b"squeeze me " * 100)] * 20, codec=codec)
     with Connection(broker) as connection:

@@ -174,10 +174,10 @@ def test_an_older_copy_of_the_directory_proves_nothing_against_those_who_say_mor
     disk.mkdir(PATH)
     for name, data in older.items():
         disk.write_atomic(f"{PATH}/{name}", data)
-    told: dict[str, Any] = {what: later for what in evidence if what != "closed_start"}
+    reported: dict[str, Any] = {what: later for what in evidence if what != "closed_start"}
     if "closed_start" in evidence:
-        told = {"closed_start": 0, "closed_end": later}
-    log = PartitionLog.open(disk, PATH, CONFIG, clean=clean, topic_id=bytes(range(16)), now_ms=NOW, **told)
+        reported = {"closed_start": 0, "closed_end": later}
+    log = PartitionLog.open(disk, PATH, CONFIG, clean=clean, topic_id=bytes(range(16)), now_ms=NOW, **reported)
     assert log.damage is not None
     assert log.damage.missing == ((end, later),)
     assert log.log_end == later

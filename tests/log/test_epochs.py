@@ -19,7 +19,7 @@ def test_an_epoch_ends_where_the_next_known_one_starts():
     assert LeaderEpochs([(1, 0), (4, 10)]).end_offset_for(1, 25) == (1, 10)
 
 
-def test_of_an_epoch_nobody_wrote_in_the_one_before_is_told():
+def test_the_end_of_an_epoch_without_records_is_that_of_the_one_before():
     assert LeaderEpochs([(1, 0), (4, 10)]).end_offset_for(3, 25) == (1, 10)
 
 

@@ -44,11 +44,11 @@ def lose_first(disk: SimDisk, *endings: str) -> None:
     disk.remove(f"{PATH}/{FILE_NAME}")
 
 
-@pytest.mark.parametrize("told_by", ["epochs", "indexes"])
-def test_a_first_segment_that_is_lost_with_the_manifest_is_damage_if_anything_tells_of_it(told_by):
-    disk, second = young(synced=told_by == "epochs")
-    lose_first(disk, *(INDEXES if told_by == "epochs" else ()))
-    assert disk.exists(f"{PATH}/{EPOCHS}") == (told_by == "epochs")
+@pytest.mark.parametrize("recorded_by", ["epochs", "indexes"])
+def test_a_first_segment_that_is_lost_with_the_manifest_is_damage_if_anything_tells_of_it(recorded_by):
+    disk, second = young(synced=recorded_by == "epochs")
+    lose_first(disk, *(INDEXES if recorded_by == "epochs" else ()))
+    assert disk.exists(f"{PATH}/{EPOCHS}") == (recorded_by == "epochs")
     found = verify_partition(disk, PATH, finished=False).findings
     assert any(finding.records and finding.offset == 0 for finding in found)
     log = killed(disk)
@@ -92,8 +92,8 @@ def test_a_log_start_that_is_proven_elsewhere_is_proven_without_a_manifest(lost)
     log.sync()
     for name in (FILE_NAME, *lost):
         disk.remove(f"{PATH}/{name}")
-    told = {"started": log.log_start, "log_start": log.log_start} if lost else {}
-    again = killed(disk, **told)
+    recorded = {"started": log.log_start, "log_start": log.log_start} if lost else {}
+    again = killed(disk, **recorded)
     assert again.damage is None
     assert again.proven_start == again.log_start == log.log_start
     written = read(disk, PATH)

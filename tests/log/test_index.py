@@ -128,7 +128,7 @@ def flip(disk: SimDisk, path: str, at: int) -> None:
     disk.write_atomic(path, bytes(data))
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def reported(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -149,16 +149,16 @@ def test_a_flipped_bit_in_an_index_is_noticed_when_the_index_is_loaded(kind, whi
             break  # made anew with fewer entries
         flip(disk, path, at)
         log = opened(disk, end)
-        assert not told(caplog), "nothing is read of it before it is needed"
+        assert not reported(caplog), "nothing is read of it before it is needed"
         used(log)
-        assert told(caplog) == [f"{path} is rebuilt from the log: it is not what its manifest says"]
+        assert reported(caplog) == [f"{path} is rebuilt from the log: it is not what its manifest says"]
         assert len(served(log)) == len(sent)
         log.close()
         assert contradictions(disk) == [], "it was written anew"
         caplog.clear()
         log = opened(disk, end)
         used(log)
-        assert not told(caplog)
+        assert not reported(caplog)
         log.close()
 
 
@@ -176,7 +176,7 @@ def test_an_index_that_grew_since_the_last_clean_stop_is_not_held_against_it(cap
     for segment in log.segments:
         segment.drop_indexes()
     used(log)
-    assert not told(caplog)
+    assert not reported(caplog)
     claimed = manifest.read(disk, PATH)
     assert claimed is not None
     assert all(claim.index_crc != manifest.NO_CRC for claim in claimed.segments)

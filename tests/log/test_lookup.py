@@ -52,7 +52,7 @@ def test_the_time_of_append_is_every_record_s_time(open_log):
     assert offset_of_max_timestamp(log, 3) == (NOW, 0, 0)
 
 
-def test_nothing_behind_the_limit_is_told(open_log):
+def test_nothing_after_the_limit_is_found(open_log):
     log = open_log()
     append(log, 2, timestamps=[NOW, NOW + 5])
     append(log, 1, timestamp=NOW + 9)
@@ -60,7 +60,7 @@ def test_nothing_behind_the_limit_is_told(open_log):
     assert offset_of_max_timestamp(log, 2) is None
 
 
-def test_deleted_records_are_not_told(open_log):
+def test_deleted_records_are_not_found(open_log):
     log = open_log()
     append(log, 4, timestamps=[NOW + 50, NOW + 1, NOW + 2, NOW + 3])
     append(log, 1, timestamp=NOW)
@@ -70,7 +70,7 @@ def test_deleted_records_are_not_told(open_log):
     assert offset_of_max_timestamp(log, 5) == (NOW, 4, 0)
 
 
-def test_records_nobody_can_open_are_told_by_batch(open_log):
+def test_records_that_cannot_be_decompressed_are_found_by_batch(open_log):
     log = open_log()
     append(log, [b"", b"", bytes(RECORDS_BYTES_MAX)], timestamps=[NOW, NOW + 5, NOW + 10], codec="zstd")
     assert by_time(log, NOW + 7) == (NOW + 10, 0, 0)

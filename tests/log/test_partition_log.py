@@ -324,7 +324,7 @@ def test_truncation_at_or_behind_the_end_does_nothing(open_log):
     assert stored(log) == kept
 
 
-def test_a_log_that_starts_over_begins_where_it_is_told(disk, open_log):
+def test_a_log_that_starts_over_begins_at_the_given_offset(disk, open_log):
     log = open_log()
     fill(log, 5, producer_id=7, sequence=0)
     for segment in log.truncate_fully_and_start_at(100, NOW):

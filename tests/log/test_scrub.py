@@ -129,11 +129,11 @@ def test_what_is_found_is_kept_aside_and_named_until_it_is_accepted():
     assert scrub(again) == ([], [])
     assert len(served(again)) == len(sent) - 1
     again.close()
-    told: list[tuple[int, int]] = []
-    assert accept_loss(disk, PATH, lambda *reached: told.append(reached)) == ((offset, offset + 1),)
-    assert len(told) > 2, "progress"
-    assert told == sorted(told)
-    assert told[-1][0] == told[-1][1] > 0
+    reported: list[tuple[int, int]] = []
+    assert accept_loss(disk, PATH, lambda *reached: reported.append(reached)) == ((offset, offset + 1),)
+    assert len(reported) > 2, "progress"
+    assert reported == sorted(reported)
+    assert reported[-1][0] == reported[-1][1] > 0
     given_up = opened(disk, end)
     piece = given_up.read(offset, 10_000, limit=end)
     assert piece is not None

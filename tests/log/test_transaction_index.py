@@ -122,7 +122,7 @@ def test_the_last_marker_of_a_producer_that_wrote_nothing_since_stays(log):
     assert headers_of(log)[0].record_count == 0
 
 
-def test_two_transactions_of_one_producer_are_told_apart(log):
+def test_two_transactions_of_one_producer_are_distinguished(log):
     first = within(log, 7, 0, [(b"a", b"aborted")])
     last = end(log, 7, ABORT)
     within(log, 7, 1, [(b"a", b"committed")])

@@ -81,8 +81,8 @@ def read_committed(log: PartitionLog) -> tuple[dict[int, bytes], set[int]]:
         if piece is None:
             break
         data = piece.load()
-        told = log.transactions.aborted(behind_gap(log, piece.offset), piece.end_offset())
-        pending = sorted(told, key=lambda each: each[1])
+        reported = log.transactions.aborted(behind_gap(log, piece.offset), piece.end_offset())
+        pending = sorted(reported, key=lambda each: each[1])
         aborted: set[int] = set()
         for position, header in batches(data):
             while pending and pending[0][1] <= header.last_offset:

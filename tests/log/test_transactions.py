@@ -101,7 +101,7 @@ def test_the_oldest_of_several_counts(open_log):
     assert log.transactions.last_stable(6) == 6
 
 
-def test_readers_are_told_what_was_aborted_where_they_read(open_log, disk):
+def test_readers_get_the_aborted_transactions_of_what_they_read(open_log, disk):
     log = open_log()
     write(log, 1)  # 0, aborted at 2
     write(log, 2)  # 1, committed at 3

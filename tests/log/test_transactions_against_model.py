@@ -135,5 +135,7 @@ def _compare(log: PartitionLog, model: Model, random: Random) -> None:
     if end <= model.last_stable(log.log_end):  # as far as readers of committed records see
         wanted = model.aborted(start, end)
         cut = {producer_id for producer_id, first in wanted if first < log.log_start}
-        told = set(log.transactions.aborted(start, end))
-        assert {entry for entry in told if entry[0] not in cut} == {entry for entry in wanted if entry[0] not in cut}
+        reported = set(log.transactions.aborted(start, end))
+        assert {entry for entry in reported if entry[0] not in cut} == {
+            entry for entry in wanted if entry[0] not in cut
+        }

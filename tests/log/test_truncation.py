@@ -144,10 +144,10 @@ def test_a_log_of_which_not_all_was_cut_is_on_disk_as_it_is_in_memory(lose):
 
 
 @pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
-def test_nobody_is_told_that_what_was_cut_is_there(lose):
+def test_truncated_batches_are_not_in_the_producer_state(lose):
     for _, log in refused_somewhere(lose):
-        told = [batch.last_offset for _, producer in log.producers.items() for batch in producer.batches]
-        assert max(told, default=-1) < log.log_end
+        reported = [batch.last_offset for _, producer in log.producers.items() for batch in producer.batches]
+        assert max(reported, default=-1) < log.log_end
 
 
 @pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
@@ -158,10 +158,10 @@ def test_it_is_closed_cleanly_only_when_it_is_settled(lose):
             log.close()
         disk.broken = False
         log.close()
-        told = (log.log_end, stored(log), log.epochs.entries)
+        reported = (log.log_end, stored(log), log.epochs.entries)
         disk.process_died()
         again = PartitionLog.open(disk, PATH, CONFIG, clean=True, log_start=log.log_start, now_ms=NOW)
-        assert (again.log_end, stored(again), again.epochs.entries) == told
+        assert (again.log_end, stored(again), again.epochs.entries) == reported
         assert all(last_offset < again.log_end for _, _, last_offset, _ in aborted_on_disk(disk))
 
 

@@ -72,7 +72,7 @@ class Peer:
     """The other side: lets brokers in, says what it speaks, and leaves the rest to the test."""
 
     identity: BrokerIdentity = THEIRS
-    speaks: dict[int, tuple[int, int]] = field(default_factory=lambda: {k: (a.min, a.max) for k, a in APIS.items()})
+    supported: dict[int, tuple[int, int]] = field(default_factory=lambda: {k: (a.min, a.max) for k, a in APIS.items()})
     asked: asyncio.Queue[Asked] = field(default_factory=asyncio.Queue)
     port: int = 0
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
@@ -105,7 +105,9 @@ class Peer:
                 return SaslAuthenticateResponse(error_code=58, error_message="Authentication failed")
             return SaslAuthenticateResponse(auth_bytes=answer)
         if asked.api_key == API_VERSIONS:
-            rows = [ApiVersion(api_key=k, min_version=low, max_version=high) for k, (low, high) in self.speaks.items()]
+            rows = [
+                ApiVersion(api_key=k, min_version=low, max_version=high) for k, (low, high) in self.supported.items()
+            ]
             return ApiVersionsResponse(api_keys=rows)
         return None
 
@@ -139,8 +141,8 @@ async def opened(runtime: RealRuntime, peer: Peer, identity: BrokerIdentity = ME
 
 def test_a_request_is_sent_in_the_highest_common_version():
     async def test(runtime: RealRuntime, peer: Peer) -> None:
-        peer.speaks[LIST_GROUPS] = (0, 4)
-        peer.speaks[DESCRIBE_CLUSTER] = (0, 99)
+        peer.supported[LIST_GROUPS] = (0, 4)
+        peer.supported[DESCRIBE_CLUSTER] = (0, 99)
         connection = await opened(runtime, peer)
         calls = asyncio.gather(
             connection.call(ListGroupsRequest(), ListGroupsResponse, 5),
@@ -159,7 +161,7 @@ def test_a_request_is_sent_in_the_highest_common_version():
 
 def test_a_request_without_a_common_version_is_not_sent():
     async def test(runtime: RealRuntime, peer: Peer) -> None:
-        del peer.speaks[LIST_GROUPS]
+        del peer.supported[LIST_GROUPS]
         connection = await opened(runtime, peer)
         with pytest.raises(Unreached, match="speaks no version of ListGroups"):
             await connection.call(ListGroupsRequest(), ListGroupsResponse, 5)

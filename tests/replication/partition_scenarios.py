@@ -1,10 +1,10 @@
 """Text scenarios for replicas of one partition, each a real machine over a log of its own; nothing runs but what a line
-says. A record is one letter.
+says. A record is one character.
 
     state leader=1 epoch=1 in_sync=1,2,3 [min=2] [told=1,2]   the controller decides; all brokers hear of it, or these
                                 [known=7,7,8]  the registrations under which it has them in sync
                                 [eligible=3]   not in sync, but taken to have all that is committed
-    produce 1 ab [acks=all]     each letter a batch of its own
+    produce 1 ab [acks=all]     each character a batch of its own
     fetch 2 [leader=1] [as=8]   a follower asks its leader once (registered as 7, or 8), and takes what it gets
     check 10s                   so much time has passed: what does the leader make of its followers (lag: 30 s)
     gone 3                      these brokers are not registered, or about to go
@@ -35,17 +35,17 @@ REPLICAS = (1, 2, 3)
 
 
 class Waiting:
-    def __init__(self, world: World, letter: str) -> None:
+    def __init__(self, world: World, value: str) -> None:
         self._world = world
-        self._letter = letter
+        self._value = value
 
     def on_committed(self, partition: Partition) -> None:
-        self._world.waiting.remove(self._letter)
-        self._world.happened.append(f"acked {self._letter}")
+        self._world.waiting.remove(self._value)
+        self._world.happened.append(f"acked {self._value}")
 
     def on_leadership_lost(self, partition: Partition) -> None:
-        self._world.waiting.remove(self._letter)
-        self._world.happened.append(f"lost {self._letter}")
+        self._world.waiting.remove(self._value)
+        self._world.happened.append(f"lost {self._value}")
 
 
 class World:
@@ -74,7 +74,7 @@ class World:
             self.happened.append(refused.code.name)
 
     def do_state(
-        self, *, leader: str, epoch: str, in_sync: str, min: str = "", told: str = "1,2,3", known: str = "",
+        self, *, leader: str, epoch: str, in_sync: str, min: str = "", reported: str = "1,2,3", known: str = "",
         eligible: str = "",
     ) -> None:  # fmt: skip
         self.min = int(min or self.min)
@@ -85,34 +85,34 @@ class World:
                 in_sync_epochs=_numbers(known) if known else (),
                 eligible=_numbers(eligible) if eligible else (),
             ),
-            told,
+            reported,
         )  # fmt: skip
 
-    def _decide(self, state: State, told: str) -> None:
+    def _decide(self, state: State, reported: str) -> None:
         self.state = state
-        for broker in _numbers(told):
+        for broker in _numbers(reported):
             self.replicas[broker].policy = AppendPolicy(in_sync_min=self.min)
             self.replicas[broker].become(state)
 
-    def do_produce(self, broker: str, letters: str, *, acks: str = "all") -> None:
+    def do_produce(self, broker: str, values: str, *, acks: str = "all") -> None:
         replica = self.replicas[int(broker)]
-        for letter in letters:
-            view = memoryview(bytearray(build_batch([Record(0, NOW_MS, None, letter.encode())])))
+        for value in values:
+            view = memoryview(bytearray(build_batch([Record(0, NOW_MS, None, value.encode())])))
             appended = replica.append(view, ACKS_ALL if acks == "all" else int(acks), NOW_MS)
             if acks == "all" and replica.high_watermark < appended.next_offset:
-                self.waiting.append(letter)
-                replica.await_committed(appended.next_offset, Waiting(self, letter))
+                self.waiting.append(value)
+                replica.await_committed(appended.next_offset, Waiting(self, value))
             else:
-                self.happened.append(f"acked {letter}")
+                self.happened.append(f"acked {value}")
 
     def do_fetch(self, broker: str, *, leader: str = "", **options: str) -> None:
         follower = self.replicas[int(broker)]
         leading = self.replicas[int(leader or follower.leader_id)]
         epoch, offset, last_epoch = follower.follower.position()
         leading.check_leads(epoch)
-        parting = leading.leader.fetched_by(follower.broker_id, int(options.get("as", "7")), offset, last_epoch)
-        if parting is not None:
-            follower.follower.truncate(*parting, NOW_MS)
+        diverging = leading.leader.fetched_by(follower.broker_id, int(options.get("as", "7")), offset, last_epoch)
+        if diverging is not None:
+            follower.follower.truncate(*diverging, NOW_MS)
             self.happened.append("cut")
             return
         piece = leading.read_tail(offset, 1 << 20, leader_epoch=epoch, whole_first_batch=True)
@@ -129,12 +129,12 @@ class World:
     def do_gone(self, *brokers: str) -> None:
         self.gone = set(map(int, brokers))
 
-    def do_accept(self, *, told: str = "1,2,3") -> None:
+    def do_accept(self, *, reported: str = "1,2,3") -> None:
         proposing = next(r for r in self.replicas.values() if r.leader.proposed is not None)
         proposal = proposing.leader.proposal(lambda replica: 7)
         in_sync = tuple(replica for replica, _ in proposal.in_sync)
         state = self.state
-        self._decide(state._replace(in_sync=in_sync, partition_epoch=state.partition_epoch + 1), told)
+        self._decide(state._replace(in_sync=in_sync, partition_epoch=state.partition_epoch + 1), reported)
 
     def do_refuse(self) -> None:
         next(r for r in self.replicas.values() if r.leader.proposed is not None).leader.withdraw()
@@ -152,7 +152,7 @@ class World:
         replica = self.replicas[int(broker)]
         match name:
             case "log":
-                return "".join(_letters(replica)) or "-"
+                return "".join(_values(replica)) or "-"
             case "end":
                 return str(replica.log.log_end)
             case "high":
@@ -171,13 +171,13 @@ class World:
             elif name == "waiting":
                 assert self.waiting == ([] if rest == "-" else rest.split(","))
             elif name in ("acked", "lost"):
-                for letter in rest.split(","):
-                    assert f"{name} {letter}" in happened, (text, happened)
-                    happened.remove(f"{name} {letter}")
+                for record in rest.split(","):
+                    assert f"{name} {record}" in happened, (text, happened)
+                    happened.remove(f"{name} {record}")
             else:
                 assert text in happened, (text, happened)
                 happened.remove(text)
-        assert not happened, f"and not told: {happened}"
+        assert not happened, f"and not expected: {happened}"
         self.check_invariants()
 
     def check_invariants(self) -> None:
@@ -185,18 +185,18 @@ class World:
             assert replica.high_watermark <= replica.log.log_end
 
 
-def _letters(replica: Partition) -> list[str]:
+def _values(replica: Partition) -> list[str]:
     log = replica.log
-    letters: list[str] = []
-    while log.log_start + len(letters) < log.log_end:
-        piece = log.read(log.log_start + len(letters), 1 << 20, limit=log.log_end)
+    values: list[str] = []
+    while log.log_start + len(values) < log.log_end:
+        piece = log.read(log.log_start + len(values), 1 << 20, limit=log.log_end)
         assert piece is not None
         data = memoryview(bytes(piece.load()))
         while len(data):
             size = 12 + int.from_bytes(data[8:12], "big")
-            letters += [(record.value or b"").decode() for record in iterate(data[:size], bytes_max=1 << 20)]
+            values += [(record.value or b"").decode() for record in iterate(data[:size], bytes_max=1 << 20)]
             data = data[size:]
-    return letters
+    return values
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -151,13 +151,13 @@ def test_a_response_of_another_leader_epoch_is_dropped_though_it_was_asked_again
     assert taken(plan, answer(0), opening) == [0]
     grow(partition)
     plan.took(partition)
-    parked = sent(plan)  # in leader epoch 5
+    delayed = sent(plan)  # in leader epoch 5
     plan.remove(partition)  # another broker leads in leader epoch 6
     lead(partition, 7)
     plan.add(partition)
     behind = sent(plan)
     cut = Answer(0, 5, [(TOPIC, PartitionFetched(0, diverging=(0, 0)))])
-    assert taken(plan, cut, parked) == []
+    assert taken(plan, cut, delayed) == []
     assert taken(plan, answer(0), behind) == [0]
 
 
@@ -166,10 +166,10 @@ def test_a_partition_that_was_not_named_again_takes_records_of_any_later_respons
     plan.add(first)
     opening = sent(plan)
     assert taken(plan, answer(0), opening) == [0]
-    parked = sent(plan)
+    delayed = sent(plan)
     plan.add(second)
     behind = sent(plan)
-    assert taken(plan, answer(0), parked) == [0]
+    assert taken(plan, answer(0), delayed) == [0]
     assert taken(plan, answer(0, 1), behind) == [0, 1]
 
 

@@ -39,7 +39,7 @@ def offsets(fetch):
     return {entry.partition: entry.offset for entry in fetch.dirty}
 
 
-def test_a_session_remembers_what_it_was_told():
+def test_a_session_keeps_its_partitions_and_takes_new_offsets():
     sessions = FetchSessionCache(Random(1), 10)
     fetch = opened(sessions)
     fetch.dirty.clear()
@@ -104,11 +104,11 @@ def test_the_least_recently_used_session_is_evicted():
 
 def test_a_session_with_a_delayed_fetch_is_not_evicted():
     sessions = FetchSessionCache(Random(1), 1)
-    parked = opened(sessions)
-    parked.notify = lambda size: None
+    delayed = opened(sessions)
+    delayed.notify = lambda size: None
     assert not opened(sessions).is_session
-    parked.notify = None
-    sessions.resolve(request(parked.id, 1), by_id=False)
+    delayed.notify = None
+    sessions.resolve(request(delayed.id, 1), by_id=False)
 
 
 def test_without_session_slots_every_fetch_is_a_full_one():
@@ -120,14 +120,14 @@ def test_an_append_marks_its_partition_dirty_and_no_other():
     fetch = opened(sessions, wanted=[(index, 0) for index in range(1000)])
     entries = list(fetch.dirty)
     fetch.dirty.clear()
-    told: list[int] = []
-    fetch.notify = told.append
+    reported: list[int] = []
+    fetch.notify = reported.append
     entries[500].on_high_watermark(123)
     assert [entry.partition for entry in fetch.dirty] == [500]
-    assert told == [123]
+    assert reported == [123]
 
 
-def test_a_follower_that_names_a_partition_again_is_told_again_how_far_it_is_committed():
+def test_a_follower_that_names_a_partition_again_gets_its_high_watermark_again():
     """It passes over the answer to what it asked before."""
     sessions = FetchSessionCache(Random(1), 10)
     fetch = sessions.resolve(request(0, 0, [(0, 0), (1, 0)], replica=2), by_id=False)
@@ -165,10 +165,10 @@ def test_sessions_of_consumers_are_independent():
 def test_a_delayed_fetch_is_notified_when_its_session_is_closed():
     sessions = FetchSessionCache(Random(1), 10)
     before = followed(sessions, replica=2)
-    told: list[int] = []
-    before.notify = told.append
+    reported: list[int] = []
+    before.notify = reported.append
     followed(sessions, replica=2)
-    assert told == [0]
+    assert reported == [0]
     assert before.closed
 
 
@@ -183,11 +183,11 @@ def test_a_delayed_fetch_of_a_closed_session_is_refused_and_removes_its_listener
             session_id = (await client.call(opening, wire.FetchResponse, 12)).session_id
             assert session_id
             waiting = wire.FetchRequest(max_wait_ms=600_000, min_bytes=1, session_id=session_id, session_epoch=1)
-            parked = asyncio.create_task(client.call(waiting, wire.FetchResponse, 12))
+            delayed = asyncio.create_task(client.call(waiting, wire.FetchResponse, 12))
             await until(lambda: any(isinstance(each, CachedPartition) and each.fetch.notify for each in listeners))
             closing = wire.FetchRequest(max_wait_ms=0, session_id=session_id, session_epoch=-1)
             await other.call(closing, wire.FetchResponse, 12)
-            assert (await parked).error_code == ErrorCode.fetch_session_id_not_found
+            assert (await delayed).error_code == ErrorCode.fetch_session_id_not_found
             assert not listeners
 
     run(test)

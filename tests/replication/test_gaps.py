@@ -63,9 +63,9 @@ def follow(follower: Partition, leader: Partition) -> None:
     for _ in range(200):
         position = follower.follower.position()
         _, offset, last_epoch = position
-        parting = leader.leader.fetched_by(follower.broker_id, 1, offset, last_epoch, held_from(follower.log))
-        if parting is not None:
-            follower.follower.truncate(*parting, NOW_MS)
+        diverging = leader.leader.fetched_by(follower.broker_id, 1, offset, last_epoch, held_from(follower.log))
+        if diverging is not None:
+            follower.follower.truncate(*diverging, NOW_MS)
         elif (gap := gaps.tell(leader, follower.broker_id, offset)) is not None:
             assert gaps.pass_over(follower, gap, NOW_MS)
         else:

@@ -81,7 +81,7 @@ def test_a_topic_that_is_not_compacted_is_left_alone(start_broker):
     assert len(read_all(broker, kept)) == 2004
 
 
-def test_a_broker_can_be_told_not_to_compact(start_broker):
+def test_compaction_can_be_turned_off_on_a_broker(start_broker):
     broker = start_broker(*EAGER, "--set", "log.cleaner.enable=false")
     topic = compacted_topic(broker)
     write(broker, topic, rounds=5)

@@ -119,14 +119,14 @@ def test_batches_behind_a_refused_batch_are_refused_with_the_same_error(partitio
 
 def sent_by(partition, *sequences):
     """What becomes of batches of one producer, one record each: their offset, or the refusal."""
-    told = []
+    reported = []
     for sequence in sequences:
         try:
             sent = batch(b"%d" % sequence, producer_id=7, producer_epoch=0, base_sequence=sequence)
-            told.append(partition.append(sent, 1, NOW_MS).base_offset)
+            reported.append(partition.append(sent, 1, NOW_MS).base_offset)
         except Refused as refused:
-            told.append(refused.code)
-    return told
+            reported.append(refused.code)
+    return reported
 
 
 def test_refused_batches_are_taken_again_in_sequence_order(partition):
@@ -289,7 +289,7 @@ def test_records_are_gone_when_all_that_are_in_sync_have_deleted_them(partition)
     assert p.leader.low_watermark == 3
 
 
-def test_listeners_are_told_of_bytes_and_of_other_changes(partition):
+def test_listeners_are_notified_of_bytes_and_of_other_changes(partition):
     p = partition()
     watch = Watch()
     p.high_watermark_listeners[watch] = None
@@ -327,7 +327,7 @@ def test_a_follower_whose_empty_log_begins_behind_the_leaders_end_is_not_counted
     assert p.high_watermark == 5
 
 
-def test_a_follower_with_records_of_a_leader_epoch_that_never_was_is_told_to_truncate(partition):
+def test_a_follower_with_records_of_an_unknown_leader_epoch_must_truncate(partition):
     p = partition(leading(in_sync=(1, 2)))
     p.append(batch(b"a"), 1, NOW_MS)
     assert p.leader.fetched_by(2, 8, 2, 70_000) == (0, 1)

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from ottla.cluster.image import Image, Tombstone, Topic
+from ottla.cluster.image import Image, Tombstone, TopicImage
 from ottla.cluster.layout import id_text
 from ottla.cluster.model import PartitionState as State
 from ottla.config.load import load_broker_config
@@ -62,7 +62,7 @@ async def loaded(disk, image: Image, mark: CleanShutdown | None = None, *, data:
     return made
 
 
-def recreated(of: Topic) -> Topic:
+def recreated(of: TopicImage) -> TopicImage:
     return of._replace(id=b"another".ljust(16, b"\0"))
 
 
@@ -77,12 +77,12 @@ def write_and_delete_ten(replicas: Replicas) -> None:
     replicas.write_checkpoints()
 
 
-def topic(name: str = "orders", partitions: int = 2) -> Topic:
+def topic(name: str = "orders", partitions: int = 2) -> TopicImage:
     state = State(
         replicas=(1,), leader=1, leader_epoch=0, in_sync=(1,), in_sync_epochs=(EPOCH,), partition_epoch=0,
         broker_epoch=EPOCH,
     )  # fmt: skip
-    return Topic(name, name.encode()[:16].ljust(16, b"\0"), (state,) * partitions, {})
+    return TopicImage(name, name.encode()[:16].ljust(16, b"\0"), (state,) * partitions, {})
 
 
 def test_a_topic_is_deleted_although_the_disk_is_full(replicas, disk):
@@ -460,7 +460,7 @@ def test_an_older_copy_of_a_partition_is_not_believed_after_a_clean_stop(replica
     assert (log.log_end, log.damage.missing) == (5, ((3, 5),))
 
 
-def test_log_starts_are_told_of_all_that_hold_anything(replicas, disk):
+def test_log_starts_are_checkpointed_for_all_logs_with_records(replicas, disk):
     """So a first segment that is lost together with its manifest is missed after a kill as well."""
     partition = written(replicas, 3)
     partition.log.roll(NOW_MS)

@@ -117,8 +117,8 @@ def test_an_error_in_one_operation_does_not_stop_the_others(caplog):
     delayed.mark(Mistaken(happened, "first"))
     delayed.mark(Operation(happened, "second"))
     delayed.complete_due()
-    delayed.park(Mistaken(happened, "third"), 1.0)
-    delayed.park(Operation(happened, "fourth"), 1.0)
+    delayed.add(Mistaken(happened, "third"), 1.0)
+    delayed.add(Operation(happened, "fourth"), 1.0)
     clock.reach(1.0)
     assert happened == ["second answered", "fourth expired"]
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
@@ -127,10 +127,10 @@ def test_an_error_in_one_operation_does_not_stop_the_others(caplog):
 def test_operations_expire_in_the_order_of_their_deadlines_unless_they_are_finished():
     clock, delayed, happened = made()
     late, early, done = (Operation(happened, name) for name in ("late", "early", "done"))
-    delayed.park(late, 3.0)
-    delayed.park(early, 1.0)
-    delayed.park(done, 2.0)
-    delayed.unpark(done)
+    delayed.add(late, 3.0)
+    delayed.add(early, 1.0)
+    delayed.add(done, 2.0)
+    delayed.finish(done)
     clock.reach(1.0)
     assert happened == ["early expired"]
     clock.reach(5.0)
@@ -141,11 +141,11 @@ def test_operations_expire_in_the_order_of_their_deadlines_unless_they_are_finis
 def test_finished_operations_do_not_pile_up_until_their_deadlines():
     clock, delayed, happened = made()
     stays = Operation(happened, "stays")
-    delayed.park(stays, 10.0)
+    delayed.add(stays, 10.0)
     for _ in range(10 * FINISHED_MAX):
         operation = Operation(happened, "finished")
-        delayed.park(operation, 30.0)
-        delayed.unpark(operation)
+        delayed.add(operation, 30.0)
+        delayed.finish(operation)
     assert len(delayed._deadlines) <= 2 * FINISHED_MAX
     clock.reach(10.0)
     assert happened == ["stays expired"]

@@ -242,15 +242,15 @@ def test_after_a_failed_fsync_every_later_sync_fails(tmp_path, monkeypatch):
         raise OSError(5, "Input/output error")
 
     disk = RealDisk()
-    told: list[SyncFault] = []
-    disk.on_sync_failure(told.append)
+    reported: list[SyncFault] = []
+    disk.on_sync_failure(reported.append)
     file = disk.open(f"{tmp_path}/file", create=True)
     file.append(b"x")
     monkeypatch.setattr(os, "fsync", fail_once)
     for ask in (file.sync, file.sync, partial(disk.sync_dir, str(tmp_path)), partial(disk.write_atomic, "mark", b"")):
         with pytest.raises(SyncFault):
             ask()
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_reads_inside_together_see_new_contents(tmp_path):

@@ -63,8 +63,8 @@ class Answers(BaseHTTPRequestHandler):
     server: Registry
     protocol_version = "HTTP/1.1"
 
-    def answer(self, told: dict, status: int = 200) -> None:
-        data = json.dumps(told).encode()
+    def answer(self, reported: dict, status: int = 200) -> None:
+        data = json.dumps(reported).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
         self.send_header("Content-Length", str(len(data)))

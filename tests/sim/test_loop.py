@@ -126,7 +126,7 @@ def test_offloaded_work_takes_time_and_its_failures_come_back(world):
 def test_a_killed_coroutine_that_awaits_in_finally_is_closed(world, monkeypatch):
     process = world.process("p")
     complaints: list[str] = []
-    monkeypatch.setattr("sys.unraisablehook", lambda told: complaints.append(str(told.exc_value)))
+    monkeypatch.setattr("sys.unraisablehook", lambda reported: complaints.append(str(reported.exc_value)))
     left = []
 
     async def outer():

@@ -46,14 +46,14 @@ def opened(world, name, **options):
 
 
 def states_of(store):
-    told: list[SessionState] = []
-    store.on_state(told.append)
-    return told
+    reported: list[SessionState] = []
+    store.on_state(reported.append)
+    return reported
 
 
 def test_a_session_that_is_cut_off_is_suspended_and_takes_up_where_it_was(world):
     runtime, store = opened(world, "one")
-    told = states_of(store)
+    reported = states_of(store)
     world.run_in(runtime, store.commit([Create("/mine", ephemeral=True)]))
     world.network.cut("one", STORE)
     assert world.run(lambda: store.state is SessionState.suspended, 6)
@@ -61,20 +61,20 @@ def test_a_session_that_is_cut_off_is_suspended_and_takes_up_where_it_was(world)
         world.run_in(runtime, store.read("/mine"))
     world.network.heal("one", STORE)
     assert world.run(lambda: store.state is SessionState.connected, 2)
-    assert told == [SessionState.suspended, SessionState.connected]
+    assert reported == [SessionState.suspended, SessionState.connected]
     assert world.run_in(runtime, store.read("/mine")) is not None
 
 
 def test_a_session_that_is_cut_off_for_longer_than_its_timeout_is_lost_and_another_begins(world):
     runtime, store = opened(world, "one")
-    told = states_of(store)
+    reported = states_of(store)
     world.run_in(runtime, store.commit([Create("/mine", ephemeral=True)]))
     world.network.cut(STORE, "one")
     world.run(lambda: False, 15)
-    assert told == [SessionState.suspended], "who hears nothing does not know whether its session is over"
+    assert reported == [SessionState.suspended], "who hears nothing does not know whether its session is over"
     world.network.heal(STORE, "one")
     assert world.run(lambda: store.state is SessionState.connected, 5)
-    assert told == [SessionState.suspended, SessionState.lost, SessionState.connected]
+    assert reported == [SessionState.suspended, SessionState.lost, SessionState.connected]
     assert world.run_in(runtime, store.read("/mine")) is None
 
 
@@ -88,8 +88,8 @@ def test_a_paused_process_loses_its_session_and_learns_of_it_when_it_wakes(world
     assert world.run(lambda: bool(seen), 8)
     assert store.state is SessionState.connected
     runtime.loop.resume()
-    told = states_of(store)
-    assert world.run(lambda: SessionState.lost in told, 5)
+    reported = states_of(store)
+    assert world.run(lambda: SessionState.lost in reported, 5)
 
 
 def test_a_commit_under_way_when_the_store_goes_is_in_doubt(world):
@@ -109,12 +109,12 @@ def test_a_commit_under_way_when_the_store_goes_is_in_doubt(world):
 def test_an_outage_of_the_store_costs_no_session(world):
     runtime, store = opened(world, "one")
     world.run_in(runtime, store.commit([Create("/mine", ephemeral=True)]))
-    told = states_of(store)
+    reported = states_of(store)
     world.store.go_away()
     world.run(lambda: False, 60)
     world.store.come_back()
     assert world.run(lambda: store.state is SessionState.connected, 6)
-    assert told == [SessionState.suspended, SessionState.connected]
+    assert reported == [SessionState.suspended, SessionState.connected]
     assert world.run_in(runtime, store.read("/mine")) is not None
 
 

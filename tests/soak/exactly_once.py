@@ -312,8 +312,8 @@ class ExactlyOnce:
             try:
                 partitions = sorted(admin.list_topics(topic, READ_SECONDS).topics[topic].partitions)
                 asked = {TopicPartition(topic, n): OffsetSpec.latest() for n in partitions}
-                told = admin.list_offsets(asked, isolation_level=isolation, request_timeout=READ_SECONDS)
-                return [told[tp].result().offset for tp in sorted(told, key=lambda tp: tp.partition)]
+                listed = admin.list_offsets(asked, isolation_level=isolation, request_timeout=READ_SECONDS)
+                return [listed[tp].result().offset for tp in sorted(listed, key=lambda tp: tp.partition)]
             except KafkaException:
                 if time.monotonic() > deadline:
                     raise

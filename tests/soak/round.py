@@ -73,19 +73,19 @@ class Report:
         return not self.violations and self.acknowledged > 0
 
     def lines(self) -> list[str]:
-        told = [f"{self.store}, seed {self.seed}: {sum(self.injected.values())} faults"]
-        told[0] += "".join(f" · {name.replace('_', ' ')} {times}" for name, times in sorted(self.injected.items()))
-        told.append(f"  acknowledged {self.acknowledged:,} · read along {self.read:,} · {self.findings}")
-        told.append(f"  a group of {MEMBERS} saw {self.shared:,} of them and committed {self.commits:,} offsets")
-        told.append(f"  {self.transactions.line()}")
+        lines = [f"{self.store}, seed {self.seed}: {sum(self.injected.values())} faults"]
+        lines[0] += "".join(f" · {name.replace('_', ' ')} {times}" for name, times in sorted(self.injected.items()))
+        lines.append(f"  acknowledged {self.acknowledged:,} · read along {self.read:,} · {self.findings}")
+        lines.append(f"  a group of {MEMBERS} saw {self.shared:,} of them and committed {self.commits:,} offsets")
+        lines.append(f"  {self.transactions.line()}")
         if self.failovers_s:
             middle = sorted(self.failovers_s)[len(self.failovers_s) // 2]
-            told.append(
+            lines.append(
                 f"  from kill -9 of a leader until every partition was written to again: {max(self.failovers_s):.2f} s "
                 f"at worst, {middle:.2f} s in the middle of {len(self.failovers_s)}"
             )
-        told += [f"  {each}" for each in self.violations[:VIOLATIONS_SHOWN]]
-        return told
+        lines += [f"  {each}" for each in self.violations[:VIOLATIONS_SHOWN]]
+        return lines
 
 
 class Round:
@@ -211,8 +211,8 @@ class Round:
         for name in [f"{topic}-{n}" for topic, partitions in same.items() for n in range(partitions)]:
             logs = {each.id: _log_on_disk(each.data / name) for each in self.cluster.brokers.values()}
             if len({tuple(log) for log in logs.values()}) > 1:
-                told = {broker: f"{len(log)} batches" for broker, log in logs.items()}
-                history.violated(Kind.DIVERGED, f"the replicas of {name} differ: {_divergence(logs)} ({told})")
+                sizes = {broker: f"{len(log)} batches" for broker, log in logs.items()}
+                history.violated(Kind.DIVERGED, f"the replicas of {name} differ: {_divergence(logs)} ({sizes})")
         report.findings = history.findings()
         report.violations = [f"{each.kind.value}: {each.text}" for each in history.violations]
 

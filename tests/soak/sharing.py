@@ -75,12 +75,12 @@ class Member(threading.Thread):
         if not offsets:
             return
         try:
-            told = self._consumer.commit(
+            committed = self._consumer.commit(
                 offsets=[TopicPartition(TOPIC, *tp) for tp in offsets.items()], asynchronous=False
             )
         except KafkaException:
             return  # a coordinator that moves, or a generation that has ended: the next one will do
-        for each in told or ():
+        for each in committed or ():
             if each.error is None:
                 self._history.commit_acknowledged(GROUP, each.partition, each.offset)
 

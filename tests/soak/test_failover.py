@@ -56,14 +56,14 @@ class Load(threading.Thread):
         while not self.ended.is_set():
             while sent < (time.monotonic() - began) * RECORDS_S:
                 try:
-                    self._producer.produce("load", value, partition=sent % PARTITIONS, on_delivery=self._told)
+                    self._producer.produce("load", value, partition=sent % PARTITIONS, on_delivery=self._delivered)
                 except BufferError:
                     break
                 sent += 1
             self._producer.poll(0.002)
         assert self._producer.flush(60) == 0
 
-    def _told(self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+    def _delivered(self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
         if error is not None:
             self.failures.append(str(error))
         else:

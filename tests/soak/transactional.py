@@ -278,7 +278,7 @@ class Program(ABC):
         self.ended = threading.Event()
 
     async def run(self) -> None:
-        threading.Thread(target=self._until_told, daemon=True).start()
+        threading.Thread(target=self._wait_for_stop, daemon=True).start()
         try:
             await self.client.start()
             await self.work()
@@ -286,7 +286,7 @@ class Program(ABC):
             leave(str(why))
         leave("as told")
 
-    def _until_told(self) -> None:
+    def _wait_for_stop(self) -> None:
         sys.stdin.buffer.read()
         self.ended.set()
 
@@ -318,11 +318,11 @@ class Copier(Program):
                 say(f"committed {len(records)} {position}")
             else:
                 say("aborted")
-                told = await client.committed(self.partition)
-                if told > position:
+                committed = await client.committed(self.partition)
+                if committed > position:
                     raise Useless("somebody else copies")  # while it hung, with the answer to its abort on the way
-                if told < position:
-                    say(f"failed: {self.name} had committed {position}, and {told} is committed")
+                if committed < position:
+                    say(f"failed: {self.name} had committed {position}, and {committed} is committed")
                 await client.seek(self.partition, position)
             if len(records) < RECORDS_MAX // 2:
                 await asyncio.sleep(self.random.uniform(0, COPIER_PAUSE_S))

@@ -122,8 +122,8 @@ class Driver:
     def _start_again(self) -> None:
         if not self._killed:
             self.ended += 1
-            told = self._log.read_text(errors="replace").splitlines()[-15:]
-            print("the driver ended by itself:", *told, sep="\n    ", flush=True)
+            reported = self._log.read_text(errors="replace").splitlines()[-15:]
+            print("the driver ended by itself:", *reported, sep="\n    ", flush=True)
         self.start()
 
     def batches(self) -> int:
@@ -190,17 +190,19 @@ def counted(name: str, found: Counter[int], count: int) -> bool:
     return not (missing or twice or strange)
 
 
-def counts_are_right(told: list[Any], totals: dict[int, int], count: int) -> bool:
+def counts_are_right(reported: list[Any], totals: dict[int, int], count: int) -> bool:
     """In update mode: the counts of a digit grow, none is told twice, and the last one is right."""
     expected = {digit: len(range(digit, count, 10)) for digit in range(10)}
     by_digit: dict[int, list[int]] = {digit: [] for digit in range(10)}
-    for _, key, value, _ in told:
+    for _, key, value, _ in reported:
         by_digit[int(key)].append(int(value))
     twice = sum(len(each) - len(set(each)) for each in by_digit.values())
     back = sum(later < earlier for each in by_digit.values() for earlier, later in pairwise(each))
     last = {digit: each[-1] for digit, each in by_digit.items() if each}
     wrong = [sum(found.get(digit) != expected[digit] for digit in range(10)) for found in (last, totals)]
-    print(f"  update   {len(told)} counts, twice {twice}, back {back}, wrong in topic {wrong[0]}, in table {wrong[1]}")
+    print(
+        f"  update   {len(reported)} counts, twice {twice}, back {back}, wrong in topic {wrong[0]}, in table {wrong[1]}"
+    )
     return not (twice or back or any(wrong))
 
 

@@ -29,13 +29,13 @@ def begin(spark: Any, bootstrap: str, database: str, place: Path) -> list[Any]:
         .selectExpr("key", "value", "cast(cast(value as string) as int) as number")
     )
     counts = numbers.groupBy((numbers.number % 10).alias("digit")).count()
-    told = counts.selectExpr("cast(digit as string) as key", "cast(count as string) as value")
+    reported = counts.selectExpr("cast(digit as string) as key", "cast(count as string) as value")
     totals = counts.selectExpr("digit", "count as total")
     writers = {
         "topic": numbers.select("key", "value").writeStream.format("ottla").options(**at, topic="sink"),
         "table": numbers.select("number").writeStream.format("ottla-postgres").options(url=database, table="sink"),
         "files": numbers.select("number").writeStream.foreachBatch(ParquetEpochs((place / "files").as_uri())),
-        "counts": told.writeStream.outputMode("update").foreachBatch(BatchSink("ottla", {**at, "topic": "counts"})),
+        "counts": reported.writeStream.outputMode("update").foreachBatch(BatchSink("ottla", {**at, "topic": "counts"})),
         "totals": totals.writeStream.outputMode("update").foreachBatch(
             BatchSink("ottla-postgres", {"url": database, "table": "totals", "key": "digit"})
         ),

@@ -32,8 +32,8 @@ class Standalone:
     def __enter__(self) -> Self:
         self._directory.mkdir(parents=True, exist_ok=True)
         try:
-            told = self._start("master", MASTER, r"Starting Spark master at (spark://\S+)", "--port", "0")
-            self.url = told[1]
+            reported = self._start("master", MASTER, r"Starting Spark master at (spark://\S+)", "--port", "0")
+            self.url = reported[1]
             for number in range(self._workers):
                 work = ["--cores", "1", "--memory", "700m", "--work-dir", str(self._directory / f"work-{number}")]
                 self._start(f"worker-{number}", WORKER, r"Successfully registered with master", *work, self.url)

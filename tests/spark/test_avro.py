@@ -219,5 +219,5 @@ def test_json_that_does_not_fit_the_schema_is_found(spark):
     unfit = ["two oranges", "", "  ", "null", "[]", '{"id": "one"}', '{"id": 1', "\x00"]
     rows = [(None if each is None else bytearray(each.encode()),) for each in fits + unfit]
     column = eval(_unfit(document.Schema("id bigint, price double")), {"expr": expr})
-    told = spark.createDataFrame(rows, "value binary").coalesce(1).select(column).collect()
-    assert [row[0] for row in told] == [False] * len(fits) + [True] * len(unfit)
+    reported = spark.createDataFrame(rows, "value binary").coalesce(1).select(column).collect()
+    assert [row[0] for row in reported] == [False] * len(fits) + [True] * len(unfit)

@@ -179,8 +179,8 @@ def test_tasks_cover_every_offset_once_and_are_as_many_and_as_small_as_asked(giv
 
 
 def test_offsets_are_stored_as_the_connector_stores_them():
-    told = {"t": {"0": 23, "10": 4}, "u": {"1": 0}}
-    assert offset_ranges.to_json(offset_ranges.from_json(told)) == told
+    reported = {"t": {"0": 23, "10": 4}, "u": {"1": 0}}
+    assert offset_ranges.to_json(offset_ranges.from_json(reported)) == reported
 
 
 @pytest.mark.parametrize(

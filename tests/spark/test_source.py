@@ -105,8 +105,8 @@ def test_headers_are_read_when_asked_for(source, broker, create: Create):
     with blocking.Producer(broker.bootstrap) as producer:
         producer.send(topic, b"with", headers=[("a", b"1"), ("a", None)])
         producer.send(topic, b"without")
-    told = [row.headers for row in source(subscribe=topic, includeHeaders="true").orderBy("offset").collect()]
-    assert told == [[("a", bytearray(b"1")), ("a", None)], None]
+    reported = [row.headers for row in source(subscribe=topic, includeHeaders="true").orderBy("offset").collect()]
+    assert reported == [[("a", bytearray(b"1")), ("a", None)], None]
 
 
 def test_what_was_not_committed_is_not_read(source, broker, create: Create):

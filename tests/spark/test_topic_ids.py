@@ -356,9 +356,9 @@ def test_a_planned_batch_has_lost_its_topic_and_the_next_one_begins_anew(
     write(broker, topic, range(140 + before, 150 + before))
     query.run()
     assert sorted(each for each in query.seen if each >= 100) == [*range(100, 150 + before)]
-    told = [each.message for each in caplog.records if "made anew" in each.message]
-    assert len(told) == 1
-    assert f"; {20 if first else 30} offsets of the old one" in told[0]
+    reported = [each.message for each in caplog.records if "made anew" in each.message]
+    assert len(reported) == 1
+    assert f"; {20 if first else 30} offsets of the old one" in reported[0]
 
 
 @pytest.mark.parametrize("length", [0, 25, 40, 60])

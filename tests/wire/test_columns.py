@@ -142,13 +142,13 @@ def test_inconsistent_records_are_refused_by_both_readers(data):
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(HEADER_BYTES, len(batch) - 1))
         batch[at] = data.draw(st.integers(0, 255))
-    told = expected(bytes(batch))
-    if isinstance(told, list):
+    reported = expected(bytes(batch))
+    if isinstance(reported, list):
         # Names that are no UTF-8 are shown otherwise; they are not what this is about.
-        if all(name.isprintable() for record in told for name, _ in record.headers):
-            assert outcome(bytes(batch), EVERYTHING) == told
+        if all(name.isprintable() for record in reported for name, _ in record.headers):
+            assert outcome(bytes(batch), EVERYTHING) == reported
     else:
-        assert outcome(bytes(batch), EVERYTHING) == told
+        assert outcome(bytes(batch), EVERYTHING) == reported
 
 
 def test_batches_that_expand_beyond_the_limit_are_refused():

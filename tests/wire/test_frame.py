@@ -49,7 +49,7 @@ def test_response_headers_are_those_of_kio(api):
 
 
 def snake(name):
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)[1:]
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in name)[1:]
 
 
 def test_the_answer_to_api_versions_never_has_tagged_fields():

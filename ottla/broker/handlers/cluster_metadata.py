@@ -11,7 +11,7 @@ from typing import Final
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response, serves
 from ottla.cluster.controller import INTERNAL_TOPICS, unknown_topic_error
-from ottla.cluster.image import NO_BROKER, BrokerRegistration, Endpoint, Image, PartitionState, Topic
+from ottla.cluster.image import NO_BROKER, BrokerRegistration, Endpoint, Image, PartitionState, TopicImage
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode
 from ottla.wire import messages
@@ -188,7 +188,7 @@ class _View:
         return [replica for replica in state.replicas if replica not in self.reached]
 
 
-def _topic(view: _View, topic: Topic, operations: bool) -> MetadataResponseTopic:
+def _topic(view: _View, topic: TopicImage, operations: bool) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
@@ -279,7 +279,7 @@ def describe_topic_partitions(
 
 
 def _described(
-    view: _View, topic: Topic, shown: list[tuple[int, PartitionState]]
+    view: _View, topic: TopicImage, shown: list[tuple[int, PartitionState]]
 ) -> DescribeTopicPartitionsResponseTopic:
     partitions = []
     for index, state in shown:

@@ -81,7 +81,7 @@ class FetchHandler:
         message = wire.decode(frame, pos, request.version)
         follower, broker_epoch = message.replica_id, message.replica_epoch
         try:
-            request.session.check_speaks_for(follower)
+            request.session.check_is_broker(follower)
             session = self._sessions.resolve(message, by_id=request.version >= wire.TOPIC_IDS_FROM)
         except Refused as refused:
             return refusal(request, message, refused.code)
@@ -115,7 +115,7 @@ class FetchHandler:
             return reader.finish(found, size)
         delayed = DelayedFetch(self, reader, message.bytes_min - size)
         wait_ms = min(message.wait_ms_max, WAIT_MS_MAX)
-        self.delayed.park(delayed, self.runtime.now() + wait_ms / 1000)
+        self.delayed.add(delayed, self.runtime.now() + wait_ms / 1000)
         return delayed.pending
 
     def failed(self, entry: CachedPartition, failure: Refused | StorageFault) -> PartitionFetched:
@@ -195,7 +195,7 @@ class DelayedFetch:
 
     def _stop_waiting(self) -> None:
         if not self.finished:
-            self._delayed.unpark(self)
+            self._delayed.finish(self)
         session = self._reader.session
         session.notify = None
         if not session.is_session:

@@ -85,7 +85,7 @@ class FetchReader:
                 found.append((entry, piece))
                 continue
             misses += piece is not None
-            if full or not self._told_nothing_new(entry, partition):
+            if full or not self._is_up_to_date(entry, partition):
                 found.append((entry, state_of(entry, partition, b"", level)))
             elif piece is None:
                 del session.dirty[entry]  # until an append marks it again
@@ -101,7 +101,7 @@ class FetchReader:
             if isinstance(seen, PartitionFetched):
                 found.append((entry, seen))
                 urgent = True
-            elif self._told_nothing_new(entry, seen[0]):
+            elif self._is_up_to_date(entry, seen[0]):
                 del session.moved[entry]
             else:
                 found.append((entry, state_of(entry, seen[0], b"", self.message.isolation_level)))
@@ -136,7 +136,7 @@ class FetchReader:
             from_follower=self.request.version >= RACK_FROM,
         )
 
-    def _told_nothing_new(self, entry: CachedPartition, partition: Partition) -> bool:
+    def _is_up_to_date(self, entry: CachedPartition, partition: Partition) -> bool:
         """In a session a partition without records is mentioned only when its offsets moved."""
         return (
             self.session.is_session
@@ -267,8 +267,8 @@ class ReplicaFetchReader(FetchReader):
         throttle = self._handler.replica_manager.leader_throttle
         return self._throttled(partition) and not throttle.ready(self._handler.runtime.now())
 
-    def _told_nothing_new(self, entry: CachedPartition, partition: Partition) -> bool:
-        return super()._told_nothing_new(entry, partition) and not self._held_back(partition)
+    def _is_up_to_date(self, entry: CachedPartition, partition: Partition) -> bool:
+        return super()._is_up_to_date(entry, partition) and not self._held_back(partition)
 
     def _read(
         self, entry: CachedPartition, partition: Partition, bytes_max: int, *, whole_first_batch: bool
@@ -281,8 +281,8 @@ class ReplicaFetchReader(FetchReader):
             return state_of(entry, partition, b"", 0)._replace(diverging=entry.diverging)
         if (gap := gaps.tell(partition, self.message.replica_id, entry.offset)) is not None:
             # With an error for those that do not know of gaps: they ask again after a while.
-            told = state_of(entry, partition, b"", 0)
-            return told._replace(error=ErrorCode.kafka_storage_error, missing=gap)
+            state = state_of(entry, partition, b"", 0)
+            return state._replace(error=ErrorCode.kafka_storage_error, missing=gap)
         if self._held_back(partition):
             return None
         try:

@@ -122,7 +122,7 @@ def offset_for_leader_epoch(
         for wanted in topic.partitions:
             result = EpochEndOffset(partition=wanted.partition, leader_epoch=-1, end_offset=-1)
             try:
-                request.session.check_speaks_for(message.replica_id)
+                request.session.check_is_broker(message.replica_id)
                 partition = context.replica_manager.find(topic.topic, wanted.partition)
                 partition.check_leads(wanted.current_leader_epoch)
                 result.leader_epoch, result.end_offset = partition.end_offset_for_epoch(wanted.leader_epoch)

@@ -45,7 +45,7 @@ from ottla.wire.schema.list_partition_reassignments import (
 
 @serves(ALTER_PARTITION)
 async def alter_partition(context: Context, message: AlterPartitionRequest, request: Request) -> AlterPartitionResponse:
-    request.session.check_speaks_for(message.broker_id)
+    request.session.check_is_broker(message.broker_id)
     proposals = [
         InSyncProposal(
             topic.topic_id,

@@ -73,7 +73,7 @@ class ProduceHandler:
             produced = PartitionProduced(one.partition, 0, base_offset, log_append_time_ms, log_start)
             delayed = DelayedProduce(self._delayed, request, [(one.topic, [produced])])
             delayed.await_committed(partition, next_offset, 0, 0)
-            return self._park(delayed, one.timeout_ms)
+            return self._delay(delayed, one.timeout_ms)
         return request.frame(
             produce.encode_one(one.topic_bytes, one.partition, base_offset, log_append_time_ms, log_start)
         )
@@ -126,13 +126,13 @@ class ProduceHandler:
                         raise BadFrame(f"Produce with acks=0 failed: {ErrorCode(result.error).name}")
             return None
         if delayed.awaited:
-            return self._park(delayed, message.timeout_ms, pending)
+            return self._delay(delayed, message.timeout_ms, pending)
         return request.frame(produce.encode_response(request.version, answers))
 
-    def _park(self, delayed: DelayedProduce, timeout_ms: int, pending: Pending | None = None) -> Pending:
+    def _delay(self, delayed: DelayedProduce, timeout_ms: int, pending: Pending | None = None) -> Pending:
         """The connection goes on meanwhile: the next request has the next offsets, and its answer leaves after this."""
         delayed.pending = pending or Pending(overlaps=True)
-        self._delayed.park(delayed, self._runtime.now() + timeout_ms / 1000)
+        self._delayed.add(delayed, self._runtime.now() + timeout_ms / 1000)
         return delayed.pending
 
     def _verify_first(
@@ -218,7 +218,7 @@ class DelayedProduce:
                     self._fail(entry, error)
                 break
         if not self.awaited and not self.finished:
-            self._delayed.unpark(self)
+            self._delayed.finish(self)
             self._delayed.mark(self)
 
     def on_leadership_lost(self, partition: Partition) -> None:

@@ -10,7 +10,7 @@ from ottla.broker.dispatch import Request, serves
 from ottla.broker.handlers.replies import overlapping
 from ottla.coordinator.marker_writer import TransactionEnd
 from ottla.errors import ErrorCode, Refused
-from ottla.log.producers import NO_SEQUENCE, Producer
+from ottla.log.producers import NO_SEQUENCE, ProducerStateEntry
 from ottla.net.server import Pending
 from ottla.wire.apis import DESCRIBE_PRODUCERS, WRITE_TXN_MARKERS
 from ottla.wire.schema import describe_producers
@@ -122,7 +122,7 @@ def _describe(context: Context, topic: str, index: int) -> describe_producers.Pa
     )
 
 
-def _state(producer_id: int, producer: Producer) -> describe_producers.ProducerState:
+def _state(producer_id: int, producer: ProducerStateEntry) -> describe_producers.ProducerState:
     return describe_producers.ProducerState(
         producer_id=producer_id,
         producer_epoch=producer.epoch,

@@ -35,7 +35,7 @@ from ottla.client.admin import (
     Partition,
     Reassignment,
     ResourceKind,
-    Topic,
+    TopicDescription,
 )
 from ottla.client.errors import ClientError, TopicExists
 from ottla.client.values import TopicPartition
@@ -220,7 +220,7 @@ def _assignment(text: str | None) -> dict[int, list[int]]:
     return dict(enumerate(parsed))
 
 
-def _added(topic: Topic, assignment: Mapping[int, Sequence[int]]) -> list[list[int]] | None:
+def _added(topic: TopicDescription, assignment: Mapping[int, Sequence[int]]) -> list[list[int]] | None:
     """The replicas of the new partitions: an assignment names the existing ones, too."""
     added = [list(replicas) for number, replicas in assignment.items() if number >= len(topic.partitions)]
     return added or None
@@ -238,7 +238,7 @@ async def _create(admin: Admin, new: NewTopic, if_not_exists: bool) -> None:
         click.echo(f"Created topic {new.name}.")
 
 
-async def _describe(admin: Admin, topics: Sequence[Topic], given: ScriptOptions) -> None:
+async def _describe(admin: Admin, topics: Sequence[TopicDescription], given: ScriptOptions) -> None:
     names = [topic.name for topic in topics]
     alive = {broker.node_id for broker in (await admin.describe_cluster()).brokers}
     eligible = await admin.eligible_leaders(names) if names else None
@@ -261,7 +261,9 @@ async def _describe(admin: Admin, topics: Sequence[Topic], given: ScriptOptions)
                 click.echo(_partition_line(at, part, moves.get(at), None if eligible is None else eligible.get(at)))
 
 
-def _topic_line(topic: Topic, own: Sequence[ConfigEntry], moves: Mapping[TopicPartition, Reassignment]) -> str:
+def _topic_line(
+    topic: TopicDescription, own: Sequence[ConfigEntry], moves: Mapping[TopicPartition, Reassignment]
+) -> str:
     first = topic.partitions[0]
     copies = _replication_factor(first, moves.get(TopicPartition(topic.name, first.partition)))
     settings = ",".join(f"{each.name}={each.value}" for each in own)

@@ -17,8 +17,8 @@ from ottla.client.admin.topic_admin import (
     NewTopic,
     Partition,
     ResourceKind,
-    Topic,
     TopicAdmin,
+    TopicDescription,
 )
 from ottla.client.admin.transaction_admin import (
     ActiveProducer,
@@ -45,7 +45,7 @@ __all__ = [
     "Reassignment",
     "ReplicaOnDisk",
     "ResourceKind",
-    "Topic",
+    "TopicDescription",
     "TransactionDescription",
     "TransactionListing",
     "parse_bootstrap",

@@ -85,7 +85,7 @@ class Partition(NamedTuple):
     in_sync: tuple[int, ...]
 
 
-class Topic(NamedTuple):
+class TopicDescription(NamedTuple):
     name: str
     topic_id: bytes
     internal: bool
@@ -122,15 +122,15 @@ class ConfigEntry(NamedTuple):
 
 
 class TopicAdmin(AdminBase):
-    async def list_topics(self, *, internal: bool = False) -> list[Topic]:
+    async def list_topics(self, *, internal: bool = False) -> list[TopicDescription]:
         """All topics by name; those the cluster keeps for itself only when asked for."""
         answer = await self._metadata(None)
         topics = [_topic(topic) for topic in answer.topics if not topic.error_code]
         return sorted(topic for topic in topics if internal or not topic.internal)
 
-    async def describe_topics(self, names: Collection[str]) -> dict[str, Topic]:
+    async def describe_topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
         answer = await self._metadata(list(names))
-        described: dict[str, Topic] = {}
+        described: dict[str, TopicDescription] = {}
         errors: dict[str, ClientError | None] = {}
         for topic in answer.topics:
             name = topic.name or ""
@@ -334,7 +334,7 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
     )
 
 
-def _topic(topic: MetadataResponseTopic) -> Topic:
+def _topic(topic: MetadataResponseTopic) -> TopicDescription:
     partitions = (
         Partition(
             each.partition_index,
@@ -345,4 +345,4 @@ def _topic(topic: MetadataResponseTopic) -> Topic:
         )
         for each in topic.partitions
     )
-    return Topic(topic.name or "", topic.topic_id, topic.is_internal, tuple(sorted(partitions)))
+    return TopicDescription(topic.name or "", topic.topic_id, topic.is_internal, tuple(sorted(partitions)))

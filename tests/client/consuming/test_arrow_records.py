@@ -71,12 +71,12 @@ def test_what_is_sent_as_columns_is_read_as_columns_and_as_records(broker, topic
             while len(records) < count:
                 for some in (await consumer.getmany(timeout_ms=15_000)).values():
                     records += some
-        told = {
+        reported = {
             (row["partition"], row["offset"]): (row["key"], row["value"], round(row["timestamp"].timestamp() * 1000),
                                                  [(each["key"], each["value"]) for each in row["headers"] or ()])
             for row in rows
         }  # fmt: skip
-        assert told == {
+        assert reported == {
             (each.partition, each.offset): (each.key, each.value, each.timestamp, list(each.headers))
             for each in records
         }

@@ -280,14 +280,14 @@ def test_commits_need_a_group(broker: Served, fresh_name):
 
 class Diary(RebalanceListener):
     def __init__(self) -> None:
-        self.told: list[tuple[str, set[int]]] = []
+        self.reported: list[tuple[str, set[int]]] = []
 
     def on_partitions_assigned(self, assigned):
-        self.told.append(("assigned", {place.partition for place in assigned}))
+        self.reported.append(("assigned", {place.partition for place in assigned}))
 
     async def on_partitions_revoked(self, revoked):
         await asyncio.sleep(0)
-        self.told.append(("revoked", {place.partition for place in revoked}))
+        self.reported.append(("revoked", {place.partition for place in revoked}))
 
 
 @pytest.mark.parametrize(
@@ -330,9 +330,9 @@ def test_members_share_and_take_over_without_gap_or_repeat(broker: Served, fresh
             await asyncio.gather(eating, return_exceptions=True)
         assert sorted(seen) == sorted(numbers(200))
         # Apache Kafka may let a member know of its empty hands before it deals anything out.
-        told = [(what, partitions) for what, partitions in diary.told if partitions]
-        assert told[0] == ("assigned", {0, 1, 2, 3})
-        assert told[-1] == ("revoked", {0, 1, 2, 3})
+        reported = [(what, partitions) for what, partitions in diary.reported if partitions]
+        assert reported[0] == ("assigned", {0, 1, 2, 3})
+        assert reported[-1] == ("revoked", {0, 1, 2, 3})
 
     run(scenario())
 
@@ -359,14 +359,14 @@ def test_a_static_member_restarts_without_a_rebalance(broker: Served, fresh_name
                 await read(restarts, 20)
                 theirs, mine = restarts.assignment(), stays.assignment()
                 generation = restarts.group_metadata().generation_id
-            told = len(diary.told)
+            reported = len(diary.reported)
             async with Consumer(topic, group_instance_id="restarts", **settings) as again:
                 await until(lambda: again.assignment() == theirs, "what it had before")
                 await write(broker.bootstrap, topic, numbers(40, 40), partitioner="round_robin")
                 assert min(int(record.value) for record in await read(again, 20)) >= 40, "on where it had committed"
                 assert again.group_metadata().generation_id == generation
             assert stays.assignment() == mine
-            assert diary.told[told:] == [], "nobody else noticed"
+            assert diary.reported[reported:] == [], "nobody else noticed"
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
 

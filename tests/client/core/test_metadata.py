@@ -54,11 +54,11 @@ def test_scenario(lines):
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9), st.booleans()), max_size=20))
-def test_a_leader_epoch_never_goes_back(told):
+def test_a_leader_epoch_never_goes_back(reported):
     scenario = MetadataScenario()
     scenario.do_cluster("t0=1@0")
     highest = Leader(1, 0)
-    for node, epoch, hint in told:
+    for node, epoch, hint in reported:
         if hint:
             scenario.metadata.hinted("t", 0, Leader(node, epoch), [])
             news = epoch > highest.epoch
@@ -78,7 +78,7 @@ def test_only_a_topic_that_is_missing_is_made_by_being_asked_about():
     metadata = Metadata([("a", 1)], MetadataSettings(allow_auto_create_topics=True))
     metadata.in_use = lambda: ["t"]
     metadata.want("t", 100.0)
-    for now, told, creates in (
+    for now, reported, creates in (
         (100.0, "t=leader_not_available", True),
         (101.0, "t0=1@0", True),
         (102.0, "t=unknown_topic_or_partition", False),
@@ -88,8 +88,8 @@ def test_only_a_topic_that_is_missing_is_made_by_being_asked_about():
         metadata.refresh()
         (send,) = metadata.decide(now)
         assert isinstance(send.request, MetadataRequest)
-        assert send.request.allow_auto_topic_creation == creates, told
-        metadata.answered(send, scenario.metadata_of(["brokers=1", told]), now)
+        assert send.request.allow_auto_topic_creation == creates, reported
+        metadata.answered(send, scenario.metadata_of(["brokers=1", reported]), now)
 
 
 def test_a_topic_is_known_by_its_id_too():

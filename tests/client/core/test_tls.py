@@ -111,5 +111,5 @@ def test_a_client_with_tls_on_a_plaintext_port_is_recognised_by_the_broker(start
             await asyncio.open_connection(process.host, process.port, ssl=context)
 
     asyncio.run(scenario())
-    told = r"a frame of \d+ bytes \(at most \d+ are accepted\); this looks like TLS"
-    wait_for(lambda: re.search(told, process.log_text()), "the broker's word about it")
+    reported = r"a frame of \d+ bytes \(at most \d+ are accepted\); this looks like TLS"
+    wait_for(lambda: re.search(reported, process.log_text()), "the broker's word about it")

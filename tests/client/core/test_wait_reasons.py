@@ -39,8 +39,8 @@ from tests.harness.in_process import brokers, run, start_broker, stop_broker
 
 def test_a_lasting_reason_is_logged_after_patience_and_again_every_minute():
     machine = WaitReasons()
-    told = [at for at in range(int(AGAIN_SECONDS) + 20) if machine.look([("orders-0", "no leader")], float(at))]
-    assert told == [PATIENCE_SECONDS, PATIENCE_SECONDS + AGAIN_SECONDS]
+    reported = [at for at in range(int(AGAIN_SECONDS) + 20) if machine.look([("orders-0", "no leader")], float(at))]
+    assert reported == [PATIENCE_SECONDS, PATIENCE_SECONDS + AGAIN_SECONDS]
 
 
 def test_a_reason_that_is_over_is_not_logged():
@@ -89,12 +89,12 @@ def test_a_broker_that_does_not_answer_is_reported_until_it_does():
     broker = Node(3, "here", 9092)
     fetch = FetchRequest(max_wait_ms=2000)
     number = unanswered.sent(broker, fetch, 0.0)
-    told = []
+    reported = []
     for at in range(1, 12):
         unanswered.look(machine, float(at))
-        told += [(at, each) for each in machine.look([], float(at))]
+        reported += [(at, each) for each in machine.look([], float(at))]
     why = "broker 3 at here:9092 does not answer (Fetch): it hangs, is paused or busy, or waits for others"
-    assert told == [(7, f"{why}; look at its log")], "after the time that it may wait, and the patience"
+    assert reported == [(7, f"{why}; look at its log")], "after the time that it may wait, and the patience"
     unanswered.over(number)  # given up: it is asked again
     number = unanswered.sent(broker, fetch, 12.0)
     again = unanswered.sent(broker, MetadataRequest(), 12.0)
@@ -111,9 +111,9 @@ def test_the_same_reason_of_many_partitions_is_logged_once():
     machine = WaitReasons()
     obstacles = [(f"orders-{n}", f"orders-{n}: no leader") for n in range(5)] + [("topic x", "topic x: unknown")]
     assert machine.look(obstacles, 0.0) == []
-    told = ["5 partitions (orders-0, orders-1, orders-2, and 2 more): no leader", "topic x: unknown"]
-    assert machine.look(obstacles, PATIENCE_SECONDS) == told
-    assert machine.reasons() == "; ".join(told)
+    reported = ["5 partitions (orders-0, orders-1, orders-2, and 2 more): no leader", "topic x: unknown"]
+    assert machine.look(obstacles, PATIENCE_SECONDS) == reported
+    assert machine.reasons() == "; ".join(reported)
 
 
 # Whole clients.
@@ -371,8 +371,8 @@ def test_a_reason_stands_without_a_hint_that_contradicts_it(tmp_path):
             driver = producer._driver
             assert driver.timed_out("nothing came").hint == BUSY
             driver.waits.note("disk", "No space left on device; make room", driver.runtime.now())
-            told = driver.timed_out("nothing came")
-            assert (str(told), told.hint) == ("nothing came; No space left on device; make room", None)
+            reported = driver.timed_out("nothing came")
+            assert (str(reported), reported.hint) == ("nothing came; No space left on device; make room", None)
             assert TimedOut("orders-0: not delivered; last: No space left on device").hint is None
 
     run(test)

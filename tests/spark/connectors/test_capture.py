@@ -253,11 +253,11 @@ def test_snapshot_and_changes_fit_together_while_writers_are_active(database, ex
     for record in records:
         if record.value is None:
             continue
-        told = json.loads(record.value)
-        if told["op"] == "d":
+        reported = json.loads(record.value)
+        if reported["op"] == "d":
             table.pop(record.key, None)
         else:
-            table[record.key] = told["after"]
+            table[record.key] = reported["after"]
     with psycopg.connect(database) as plain:
         expected = {f'{{"id":{row[0]}}}': {"id": row[0], "n": row[1]} for row in plain.execute("select id, n from t")}
     assert table == expected

@@ -89,13 +89,13 @@ def test_counts_in_update_mode_reach_a_table_once(spark, database, tmp_path):
     update()
     (source / "2.txt").write_text("a\nc\n")
     update()
-    told = "select letter, n, batches from counts order by letter"
-    assert rows(database, told) == [("a", 3, 1), ("b", 1, 0), ("c", 1, 0)]
+    reported = "select letter, n, batches from counts order by letter"
+    assert rows(database, reported) == [("a", 3, 1), ("b", 1, 0), ("c", 1, 0)]
     for name in ("1", ".1.crc"):  # as if the driver had died after it stored the last batch
         (tmp_path / "cp" / "commits" / name).unlink(missing_ok=True)
     (source / "3.txt").write_text("b\n")
     update()
-    assert rows(database, told) == [("a", 3, 1), ("b", 2, 1), ("c", 1, 0)]
+    assert rows(database, reported) == [("a", 3, 1), ("b", 2, 1), ("c", 1, 0)]
 
 
 def test_options_are_refused_by_name(spark, database):
@@ -192,12 +192,12 @@ def test_a_snapshot_that_is_read_again_after_a_crash_is_identical(database, snap
 
     first = CdcStreamReader(options)
     end = first.latestOffset(first.initialOffset(), first.getDefaultReadLimit())
-    told = read(first, end)
-    assert len(told) == 9
+    reported = read(first, end)
+    assert len(reported) == 9
     first.stop()
     again = CdcStreamReader(options)
     checkpointed = json.loads(json.dumps(end))
-    assert read(again, checkpointed) == told
+    assert read(again, checkpointed) == reported
     again.commit(checkpointed)
     assert again.latestOffset(checkpointed, again.getDefaultReadLimit()) == end  # nothing new, so no batch
 

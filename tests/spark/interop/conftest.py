@@ -85,8 +85,8 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def _configure(path: Path, settings: dict[str, str]) -> None:
     form = "<property><name>{}</name><value>{}</value></property>"
-    told = "".join(form.format(name, value) for name, value in settings.items())
-    path.write_text(f"<configuration>{told}</configuration>")
+    reported = "".join(form.format(name, value) for name, value in settings.items())
+    path.write_text(f"<configuration>{reported}</configuration>")
 
 
 def _has_datanode(java: list[str], address: str) -> bool:

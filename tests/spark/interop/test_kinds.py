@@ -263,8 +263,8 @@ def test_patterns_find_new_topics(programs, broker, fresh_name):
                 producer.flush()
             raw = programs.spark.readStream.format(form).options(**programs.at, startingOffsets="earliest")
             frame = raw.option("subscribePattern", re.escape(prefix) + r"\..*").load()
-            told = frame.selectExpr("substr(topic, -1) as t", "partition", "offset", "cast(value as string) as v")
-            found.append(programs.collect(told, checkpoint=f"pattern-{form}"))
+            reported = frame.selectExpr("substr(topic, -1) as t", "partition", "offset", "cast(value as string) as v")
+            found.append(programs.collect(reported, checkpoint=f"pattern-{form}"))
         return found
 
     assert [len(each) for each in same(run)] == [2, 3]

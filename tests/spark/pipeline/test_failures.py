@@ -129,7 +129,7 @@ def test_the_reason_is_said_without_what_carried_it(story: str, said: str, perma
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0. SQLSTATE: 22012",
         "[ARITHMETIC_OVERFLOW] integer overflow. SQLSTATE: 22003",
@@ -138,18 +138,25 @@ def test_the_reason_is_said_without_what_carried_it(story: str, said: str, perma
         "[CANNOT_PARSE_TIMESTAMP] Text 'x' could not be parsed. SQLSTATE: 22007",
     ],
 )
-def test_what_sql_cannot_do_with_the_same_records_is_not_tried_again(told):
-    each_batch = EACH_BATCH.replace("KeyError: 'no such column'", f"pyspark.errors.exceptions.captured.Some: {told}")
+def test_what_sql_cannot_do_with_the_same_records_is_not_tried_again(reported):
+    each_batch = EACH_BATCH.replace(
+        "KeyError: 'no such column'", f"pyspark.errors.exceptions.captured.Some: {reported}"
+    )
     assert "pyspark.errors" in each_batch
-    for story in (FAILED + told + STATE, f"{FAILED}[TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030\n{told}{STATE}"):
+    for story in (
+        FAILED + reported + STATE,
+        f"{FAILED}[TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030\n{reported}{STATE}",
+    ):
         assert is_permanent(story)
     assert is_permanent(FAILED + each_batch + STATE)
     assert not is_permanent(FAILED + "[TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030" + STATE)
 
 
 def test_a_machine_that_is_too_busy_is_called_that():
-    told = f"{FAILED}Job aborted due to stage failure: Lost task 0.0: org.apache.spark.SparkException: {BUSY}.\n"
-    story = told + "\tat org.apache.spark.api.python.PythonWorkerFactory.create(PythonWorkerFactory.scala:1)" + STATE
+    reported = f"{FAILED}Job aborted due to stage failure: Lost task 0.0: org.apache.spark.SparkException: {BUSY}.\n"
+    story = (
+        reported + "\tat org.apache.spark.api.python.PythonWorkerFactory.create(PythonWorkerFactory.scala:1)" + STATE
+    )
     assert reason(story) == f"{BUSY}: the machine is too busy to start one within ten seconds"
     assert is_busy(story)
     assert not is_permanent(story)

@@ -47,7 +47,7 @@ def made(picked: str = "select key, value from orders", storage: str = "/tmp/non
     return document.parse(BASE.format(picked=picked, storage=storage) + more, "p.yaml", {})
 
 
-def told(pipeline: Pipeline) -> list[str]:
+def reported(pipeline: Pipeline) -> list[str]:
     return [f"{problem.line}: {problem.text}" for problem in checks.problems(pipeline)]
 
 
@@ -70,7 +70,7 @@ def test_a_partition_that_stands_still_while_others_go_on_is_warned_of_once():
     assert idle.seen({("t", "0"): 4, ("t", "1"): 1}, 700.0) == []
     assert idle.seen({("t", "0"): 4, ("t", "1"): 2}, 800.0) == []
     assert idle.seen({("t", "0"): 4, ("t", "1"): 2}, 2000.0) == []  # nothing moves, so no watermark does
-    assert [seconds(told) for told in ("1 hour", "90 seconds", "500 milliseconds")] == [3600.0, 90.0, 0.5]
+    assert [seconds(reported) for reported in ("1 hour", "90 seconds", "500 milliseconds")] == [3600.0, 90.0, 0.5]
 
 
 def test_a_query_is_known_by_the_groups_that_mirror_it():
@@ -106,7 +106,7 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_line():
     ],
 )
 def test_what_cannot_work_is_refused_before_spark_starts(picked, expected):
-    assert told(made(picked))[0].startswith(expected)
+    assert reported(made(picked))[0].startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -119,17 +119,17 @@ def test_what_cannot_work_is_refused_before_spark_starts(picked, expected):
     ],
 )
 def test_one_mistake_is_one_problem(picked, said):
-    assert told(made(picked)) == [said]
+    assert reported(made(picked)) == [said]
 
 
 COUNTED = "select value.id as key, cast(count(*) as string) as value from orders group by value.id"
 
 
 def test_groups_need_no_watermark_where_what_changed_is_written():
-    (refused,) = told(made(COUNTED))
+    (refused,) = reported(made(COUNTED))
     assert refused.endswith("or write what has changed with every batch: mode: update on the sink")
     pipeline = made(COUNTED, more="    mode: update\n")
-    assert told(pipeline) == []
+    assert reported(pipeline) == []
     text = program(pipeline)
     compile(text, "program", "exec")
     assert 'writer.outputMode("update")' in text
@@ -151,7 +151,7 @@ def test_an_event_time_is_a_column_of_its_own(mark, column):
         "subscribe: orders}", f"subscribe: orders}}\n    watermark: {mark}\n    deduplicate: value.id, key"
     )
     pipeline = document.parse(text, "p.yaml", {})
-    assert told(pipeline) == []
+    assert reported(pipeline) == []
     made_of = program(pipeline)
     compile(made_of, "program", "exec")
     assert column is None or f'withColumn("at", expr("{column}"))' in made_of
@@ -178,14 +178,14 @@ def test_an_event_time_that_cannot_be_is_refused(more, said):
     text = text.replace("id int,", "id int, timestamp timestamp,")
     text = text.replace("subscribe: orders}", f"subscribe: orders}}\n    {more}")
     try:
-        found = "\n".join(told(document.parse(text, "p.yaml", {})))
+        found = "\n".join(reported(document.parse(text, "p.yaml", {})))
     except BadPipeline as refused:
         found = str(refused)
     assert said in found
 
 
 def test_words_in_quotes_and_comments_are_no_calls():
-    assert told(made("select key, 'rand()' as value from orders -- now()")) == []
+    assert reported(made("select key, 'rand()' as value from orders -- now()")) == []
 
 
 def test_names_that_a_query_defines_itself_are_not_looked_for():
@@ -276,21 +276,21 @@ def test_the_commands_need_no_spark(tmp_path):
 def test_commands_have_the_same_information_as_json(tmp_path):
     file = tmp_path / "first.yaml"
 
-    def told(*arguments: str, status: int = 0) -> Any:
+    def reported(*arguments: str, status: int = 0) -> Any:
         done = CliRunner().invoke(cli, ["pipeline", *arguments, str(file), "--json"])
         assert done.exit_code == status, done.output
         return json.loads(done.output)
 
-    first = told("init")
+    first = reported("init")
     assert first["wrote"] == str(file)
     assert first["next"][0] == f"ottla produce first-orders {first['samples']}"
-    assert told("validate") == {"problems": [], "notes": []}
-    assert {"from": "orders", "to": "picked"} in told("explain")["flows"]
-    compile(told("eject")["program"], "ejected", "exec")
-    assert told("repair") == {"removed": []}
-    assert told("drop", "--yes")["done"] == []
+    assert reported("validate") == {"problems": [], "notes": []}
+    assert {"from": "orders", "to": "picked"} in reported("explain")["flows"]
+    compile(reported("eject")["program"], "ejected", "exec")
+    assert reported("repair") == {"removed": []}
+    assert reported("drop", "--yes")["done"] == []
     file.write_text(file.read_text().replace("from: picked", "from: pickd"))
-    [problem] = told("validate", status=1)["problems"]
+    [problem] = reported("validate", status=1)["problems"]
     assert "did you mean picked?" in problem["text"]
     assert file.read_text().splitlines()[problem["line"] - 1].strip() == "from: pickd"
 
@@ -304,9 +304,9 @@ def test_status_as_json_has_lag_and_errors(tmp_path, monkeypatch, ottla_broker):
     ottla("produce", "lagging-orders", given="1\n2\n3\n")
     assert "group lagging-large: no progress yet" in ottla("pipeline", "status", file)
     ottla("groups", "reset-offsets", "lagging-large", "--topic", "lagging-orders", "--to-offset", "1", "--execute")
-    told = ottla.json("pipeline", "status", file)
-    assert told["large"]["state"] is None
-    assert told["large"]["groups"] == [{"group": "lagging-large", "behind": 2, "partitions": 1, "problem": None}]
+    reported = ottla.json("pipeline", "status", file)
+    assert reported["large"]["state"] is None
+    assert reported["large"]["groups"] == [{"group": "lagging-large", "behind": 2, "partitions": 1, "problem": None}]
     assert "group lagging-large: 2 records behind in 1 partition\n" in ottla("pipeline", "status", file)
     monkeypatch.setenv("BOOTSTRAP", "127.0.0.1:1")
     [group] = ottla.json("pipeline", "status", file)["large"]["groups"]

@@ -87,8 +87,8 @@ def test_a_pipeline_is_run_twice_and_every_record_is_there_once(broker, create, 
     write(range(20))
     with blocking.Producer(broker.bootstrap) as producer:
         producer.send(orders, key=b"x", value=b"{not json", headers=[("trace", b"7")]).result()
-    told = ottla("run", "--available-now", str(file))
-    assert "large: batch 0, 21 rows" in told
+    reported = ottla("run", "--available-now", str(file))
+    assert "large: batch 0, 21 rows" in reported
     write(range(20, 30))
     ottla("run", "--available-now", str(file))
 
@@ -96,9 +96,9 @@ def test_a_pipeline_is_run_twice_and_every_record_is_there_once(broker, create, 
     assert sorted(record.key.decode() for record in records(broker.bootstrap, large)) == expected
     table = ds.dataset(place / "parquet", partitioning="hive").to_table()
     assert sorted(table["key"].to_pylist()) == expected
-    (letter,) = records(broker.bootstrap, bad)
-    assert (letter.key, letter.value) == (b"x", b"{not json")
-    headers = dict(letter.headers)
+    (dead,) = records(broker.bootstrap, bad)
+    assert (dead.key, dead.value) == (b"x", b"{not json")
+    headers = dict(dead.headers)
     assert headers["trace"] == b"7"
     assert headers["ottla.dlq.topic"] == orders.encode()
 
@@ -232,10 +232,10 @@ def test_windows_sessions_joins_and_duplicates_go_by_the_time_in_the_payload(bro
 
     settings = json.loads((place / "checkpoints/counts/offsets/0").read_text().splitlines()[1])["conf"]
     assert settings["spark.sql.shuffle.partitions"] == "1", "the file's own setting wins"
-    told: dict[str, list[int]] = {}
+    reported: dict[str, list[int]] = {}
     for record in records(broker.bootstrap, topics["counts"]):
-        told.setdefault(record.key.decode(), []).append(int(record.value))
-    assert told == {"tea 10:00": [2], "jam 10:00": [1], "tea 10:10": [1, 2], "end 12:00": [1], "end 14:00": [1]}
+        reported.setdefault(record.key.decode(), []).append(int(record.value))
+    assert reported == {"tea 10:00": [2], "jam 10:00": [1], "tea 10:10": [1, 2], "end 12:00": [1], "end 14:00": [1]}
     visits = ds.dataset(place / "sessions", partitioning="hive").to_table().to_pylist()
     assert sorted((row["product"], row["n"]) for row in visits) == [("end", 1), ("jam", 1), ("tea", 2), ("tea", 2)]
     assert [(each.key, each.value) for each in records(broker.bootstrap, topics["paid"])] == [
@@ -288,16 +288,19 @@ def test_a_query_that_fails_leaves_the_others_running_and_sigterm_to_all_process
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    told = said.read_text()
+    reported = said.read_text()
     line = (
         file.read_text().splitlines().index(next(each for each in file.read_text().splitlines() if "wrong: s" in each))
     )
-    assert "mistaken: failed: A column, variable, or function parameter with name `nothing` cannot be resolved." in told
-    assert f"({file}:{line + 1})" in told
-    assert "broken: it is broken" in told
-    assert "it is started again in 1 s" in told
-    assert told.count("broken: failed: it is broken") == 1
-    assert process.returncode == 1, told  # two have failed
+    assert (
+        "mistaken: failed: A column, variable, or function parameter with name `nothing` cannot be resolved."
+        in reported
+    )
+    assert f"({file}:{line + 1})" in reported
+    assert "broken: it is broken" in reported
+    assert "it is started again in 1 s" in reported
+    assert reported.count("broken: failed: it is broken") == 1
+    assert process.returncode == 1, reported  # two have failed
     status = ottla("status", str(file))
     assert "fine: stopped" in status
     assert "broken: failed" in status
@@ -311,8 +314,10 @@ def test_the_first_pipeline_works_at_once_and_a_malformed_record_is_named(broker
     monkeypatch.setenv("OTTLA_BOOTSTRAP_SERVERS", broker.bootstrap)
     file = tmp_path / "first.yaml"
     steps = json.loads(ottla("init", str(file), "--json"))["next"]
-    told = [typed(step) for step in steps]
-    assert [json.loads(line)["product"] for line in told[2].stdout.splitlines()] == ["lamp", "bicycle", "table"], told
+    reported = [typed(step) for step in steps]
+    assert [json.loads(line)["product"] for line in reported[2].stdout.splitlines()] == ["lamp", "bicycle", "table"], (
+        reported
+    )
 
     bad = subprocess.run(
         [sys.executable, "-m", "ottla", "produce", "first-orders"],

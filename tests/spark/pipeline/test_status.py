@@ -84,9 +84,9 @@ def started(pipeline: Pipeline, query: Query) -> query_runner._Query:
 
 
 def status(file: Path) -> str:
-    told = CliRunner().invoke(cli, ["pipeline", "status", str(file)])
-    assert told.exit_code == 0, told.output
-    return told.output
+    reported = CliRunner().invoke(cli, ["pipeline", "status", str(file)])
+    assert reported.exit_code == 0, reported.output
+    return reported.output
 
 
 def test_rows_that_came_too_late_are_counted_through_all_batches(file):
@@ -110,9 +110,9 @@ def test_one_is_not_many_and_what_is_not_known_is_not_said(file):
     query.progress(0, 1)
     looked.look(0.0)
     assert said == ["a: batch 0, 1 row in 0.1 s"]
-    told = status(file)
-    assert "batch 0, 1 row in this run\n" in told
-    assert "latest" not in told
+    reported = status(file)
+    assert "batch 0, 1 row in this run\n" in reported
+    assert "latest" not in reported
 
 
 CAST = """[CAST_INVALID_INPUT] The value 'x1' of the type "STRING" cannot be cast to "INT". SQLSTATE: 22018

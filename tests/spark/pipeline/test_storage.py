@@ -20,9 +20,9 @@ def pipeline(tmp_path) -> Pipeline:
 
 
 def state(pipeline: Pipeline) -> str:
-    told = storage.status(pipeline, "a")
-    assert told is not None
-    return str(told["state"])
+    reported = storage.status(pipeline, "a")
+    assert reported is not None
+    return str(reported["state"])
 
 
 @pytest.mark.parametrize("said", ["running", "restarting"])

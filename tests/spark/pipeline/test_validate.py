@@ -178,10 +178,10 @@ def line_with(file: Path, text: str) -> int:
 )
 def test_a_mistake_is_found_in_its_line_without_spark(old, new, found_in, said, tmp_path):
     file = write(tmp_path, old, new)
-    told = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
-    assert told.exit_code != 0
-    assert f"{file}:{line_with(file, found_in)}: " in told.output
-    assert said in told.output
+    reported = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
+    assert reported.exit_code != 0
+    assert f"{file}:{line_with(file, found_in)}: " in reported.output
+    assert said in reported.output
 
 
 @pytest.mark.parametrize(
@@ -196,23 +196,23 @@ def test_a_mistake_is_found_in_its_line_without_spark(old, new, found_in, said, 
 )
 def test_a_query_that_reads_what_it_writes_is_refused(old, new, loops, tmp_path):
     file = write(tmp_path, old, new)
-    told = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
-    assert ("its records would come back without end" in told.output) is loops
-    assert (told.exit_code != 0) is loops
+    reported = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
+    assert ("its records would come back without end" in reported.output) is loops
+    assert (reported.exit_code != 0) is loops
 
 
 def test_the_file_itself_is_good(tmp_path):
-    told = CliRunner().invoke(cli, ["pipeline", "validate", str(write(tmp_path))])
-    assert told.exit_code == 0, told.output
+    reported = CliRunner().invoke(cli, ["pipeline", "validate", str(write(tmp_path))])
+    assert reported.exit_code == 0, reported.output
 
 
 def test_an_option_without_effect_is_noted_and_no_problem(tmp_path):
     file = write(tmp_path, "subscribe: orders", "subscribe: orders\n      kafka.receive.buffer.bytes: 65536")
-    told = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
-    assert told.exit_code == 0, told.output
+    reported = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
+    assert reported.exit_code == 0, reported.output
     line = line_with(file, "kafka.receive")
-    assert f"{file}:{line}: note: the source orders: kafka.receive.buffer.bytes has no effect: " in told.output
-    assert "valid." in told.output
+    assert f"{file}:{line}: note: the source orders: kafka.receive.buffer.bytes has no effect: " in reported.output
+    assert "valid." in reported.output
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,11 @@ def test_too_many_dead_letters_are_estimated_from_a_sample(ratio, least, bad, ro
 def test_a_topic_that_was_edited_is_refused_since_its_marker_stands_elsewhere(tmp_path):
     storage.keep_plan(document.read(write(tmp_path)), "large")
     file = write(tmp_path, "topic: large", "topic: larger")
-    told = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
-    assert f"{file}:{line_with(file, 'topic: larger')}: the checkpoint of large has written topic large" in told.output
-    assert "--full-refresh large" in told.output
+    reported = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
+    assert (
+        f"{file}:{line_with(file, 'topic: larger')}: the checkpoint of large has written topic large" in reported.output
+    )
+    assert "--full-refresh large" in reported.output
 
 
 def test_a_setting_that_spark_does_not_know_is_noted_if_it_is_almost_one_of_its_own(tmp_path, spark):
@@ -243,8 +245,8 @@ def test_a_setting_that_spark_does_not_know_is_noted_if_it_is_almost_one_of_its_
 def test_a_path_that_was_edited_is_refused(tmp_path):
     storage.keep_plan(document.read(write(tmp_path)), "files")
     file = write(tmp_path, "file:///tmp/none", "file:///tmp/other")
-    told = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
-    assert "the checkpoint of files has written path file:///tmp/none" in told.output
+    reported = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
+    assert "the checkpoint of files has written path file:///tmp/none" in reported.output
 
 
 @pytest.mark.parametrize(
