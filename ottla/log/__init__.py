@@ -1,1 +1,1 @@
-"""One partition's log on one disk, in Apache Kafka's formats: `partition_log` is the door."""
+"""The log of one partition on one disk, in Apache Kafka's formats. Other rooms use `partition_log`."""

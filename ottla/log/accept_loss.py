@@ -1,9 +1,10 @@
-"""Giving up what is missing in a log: `ottla log accept-loss`. For a log that nobody has open.
+"""`ottla log accept-loss`: gives up the missing offsets of a log. The log must not be open.
 
-The missing ranges go from its manifest, and what was damage becomes a gap: readers who ask for an offset in it get the
-next one that is there, as after compaction. A log that has lost its first offsets starts behind them. The manifest
-remembers what was given up, for other replicas may have it: nobody deletes it because it is gone here. Where a scrub
-has found damage in the middle of a segment, the segment is written anew without the empty batch that stands there.
+The missing ranges are removed from the manifest, and the damage becomes a gap: a reader of an offset in the gap gets
+the next offset that exists, as after compaction. A log that has lost its first offsets starts after them. The manifest
+remembers the ranges that were given up, since other replicas may have them: no replica deletes them because they are
+lost here. If a scrub found damage in the middle of a segment, the segment is rewritten without the empty batch that the
+scrub has put there.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Log cleaner, the work: one pass over a log that keeps the last record of every key, in a process of its own.
+"""Log cleaner, the work: one pass over a log that keeps the last record of every key, in a child process.
 
-The pass reads sealed segments, which do not change, by their paths, and writes new ones beside them; it touches
-nothing else, so it may be killed at any moment. The loop puts each new segment in the place of those it was made from
-(`swap`), and throws away what comes from a log that has changed meanwhile.
+The pass reads closed segments, which do not change, by their paths, and writes new segments beside them. It changes
+nothing else, so it may be killed at any moment. The event loop replaces the old segments by each new one (`swap`), and
+drops a new segment if its log has changed meanwhile.
 
-First the dirty part of the log, the one no pass has seen, fills a map from key to last offset, as far as the map has
-room: so much the pass cleans, and the next one goes on from there. Then everything from the start of the log is read
-again, and a record stays if
-    its offset lies behind what the map covers, or
-    the map knows no later record of its key, and it is no tombstone whose time has come (delete horizon).
-A batch that loses all its records goes, but stays as a bare header if it is
-    the last one of a producer who is still known: its sequence is in there, or
-    the last one of the new segment: so a segment still reaches up to the next one, and what is missing between two
-    segments after a crash was lost and not compacted.
-Records without a key, from before the topic was compacted, can not be told apart, and go.
+First the pass reads the dirty part of the log, which no earlier pass has read, and fills a map from key to last offset.
+When the map is full, the pass is limited to this part, and the next pass continues there. Then the pass reads the log
+again from its start. A record stays if
+    its offset is beyond the part that is in the map, or
+    the map has no later record of its key, and it is not a tombstone past its delete horizon.
+A batch without remaining records is removed, but stays as an empty batch (header only) if it is
+    the last batch of a producer whose state is still kept: it has the sequence, or
+    the last batch of the new segment: so each segment ends where the next one begins, and a gap between two
+    segments after a crash is known to be a loss and not compaction.
+Records without a key, from before the topic was compacted, are removed.
 
-Small segments are put together into one, as far as a segment may grow. One that would not change stays as it is.
+Small segments are merged, up to the segment size. A segment that would not change stays as it is.
 """
 
 from __future__ import annotations

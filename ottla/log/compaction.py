@@ -1,15 +1,15 @@
-"""Log cleaner, the plan: which part of a log to compact now, and how dirty it is. `cleaning` does the work.
+"""Log cleaner, the plan: which part of a log to compact now, and its dirty ratio. `cleaning` does the work.
 
     log_start ......... cleaned ............. end ......... active segment ... log_end
                clean              dirty           not yet
 
-The clean part has been compacted: of every key it holds one record. The dirty part has not. The pass ends before
+The clean part has been compacted: it has one record for each key. The dirty part has not. A pass ends before
     the active segment, which still changes,
-    the last stable offset: an open transaction may yet be aborted, and what is not committed may be truncated,
-    the recovery point: a record must not go because of a later one that a crash could take away,
+    the last stable offset: an open transaction may be aborted, and uncommitted records may be truncated,
+    the recovery point: a record must not be removed because of a later one that a crash could take away,
     the first segment with a record younger than `min.compaction.lag.ms`.
-A log is worth the work when the dirty part makes up more than `min.cleanable.dirty.ratio` of both, or when its oldest
-record has waited for `max.compaction.lag.ms`; for that even the active segment is rolled.
+A log is compacted if the dirty part is more than `min.cleanable.dirty.ratio` of both parts, or if its oldest dirty
+record is older than `max.compaction.lag.ms`; then the active segment is rolled for it.
 """
 
 from __future__ import annotations

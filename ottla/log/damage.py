@@ -1,10 +1,10 @@
-"""Damage: offsets that a log held and has lost. `evidence` finds them when the log is opened, the scrub later.
+"""Damage: offsets that a log has lost. `evidence` finds them when the log is opened, the scrub finds them later.
 
-What is missing is a range of offsets. The log keeps what is whole on both sides of it, ends where the highest proof
-says (an offset that was given is never given again), and answers a read in the range with KAFKA_STORAGE_ERROR: nothing
-is skipped in silence. The ranges stand in the manifest until the replica is copied anew from another one
-(`truncation.quarantine`), or somebody accepts the loss (`ottla log accept-loss`) and they become a gap, as compaction
-leaves them.
+A missing range is a range of offsets. The log keeps the whole batches before and after it. It ends at the highest
+offset that anything proves, so no offset is assigned twice. A read in the range fails with KAFKA_STORAGE_ERROR: no
+record is skipped silently. The ranges are in the manifest until the replica is copied again from another one
+(`truncation.quarantine`), or until an operator accepts the loss (`ottla log accept-loss`): then they are a gap, like
+those that compaction leaves.
 """
 
 from __future__ import annotations

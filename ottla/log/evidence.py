@@ -1,16 +1,17 @@
-"""Evidence of what a log must hold, compared with its files when it is opened and before anything of it is truncated.
+"""Evidence: what a log must contain. It is compared with the files when the log is opened, before anything is
+truncated.
 
-No data is read. The files are compared with the manifest, and the end of the log with everything that proves one:
-    the manifest, the recovery point, the high watermark     at every start: what was committed is missed, whatever
-                                                             took it, a power cut included
-    the clean-shutdown mark                                  if there was a clean stop
-    the newest producer snapshot and the leader epochs       after a clean stop, or if there is no other replica: else a
-                                                             power cut may have taken what was never committed
-Whoever says most is right: a manifest may be an older one that somebody put back together with the files. Only where
-the mark, the manifest and the files agree, a checkpoint that says more is wrong itself.
+No records are read. The files are compared with the manifest, and the log end with everything that proves one:
+    manifest, recovery point, high watermark          at every start: committed records must be there, also after a
+                                                      power cut
+    clean shutdown file                               after a clean stop
+    newest producer snapshot, leader epochs           after a clean stop, or if there is no other replica: otherwise a
+                                                      power cut may have taken records that were never committed
+The highest end counts: a manifest may be an older one that was restored together with the files. If clean shutdown
+file, manifest and files agree, a checkpoint with a higher offset is wrong.
 
-Of a log without a manifest, checkpoints, leader epochs, indexes and snapshots tell where it began and which segments it
-had. Files may be another segment than their names say, and files that were missing may have been put back.
+If a log has no manifest, then checkpoints, leader epochs, indexes and snapshots show where it began and which segments
+it had. A file may be another segment than its name says, and a file that was missing may have been restored.
 """
 
 from __future__ import annotations

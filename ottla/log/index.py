@@ -1,14 +1,14 @@
-"""The sparse indexes beside a segment: where an offset lies, which offset a time had reached. Kafka's own.
+"""Offset index and time index of a segment, in Kafka's format. Both are sparse.
 
     .index      8 bytes an entry: last offset of a batch (relative to the segment's base), its position
     .timeindex  12 bytes an entry: largest timestamp so far, last offset (relative) of the batch that has it
 
-Both hold about one entry per `index.interval.bytes`, ascending in both columns, and are only shortcuts: everything in
-them can be read from the log again. So they live in memory while their segment is written, go to disk when it is
-rolled, synced or closed, and are loaded again by the first lookup. Their files are there from the first append on,
-empty, because Kafka's tools look for them. What does not ascend, points outside the log, or has another checksum than
-the manifest of the log knows is IndexDamaged, and the segment rebuilds it. The checksum is compared when the index is
-loaded: a broker that starts reads none of them.
+Both have about one entry for each `index.interval.bytes`, ascending in both columns. They can be rebuilt from the log.
+So they are in memory while their segment is written, are written to disk when it is rolled, flushed or closed, and are
+loaded again by the first lookup. Their files exist from the first append on, empty, because Kafka's tools open them. An
+index whose entries do not ascend or point outside the log, or whose checksum is not that of the manifest, is
+IndexDamaged, and the segment rebuilds it. The checksum is compared when the index is loaded: the start of a broker
+reads no index.
 """
 
 from __future__ import annotations

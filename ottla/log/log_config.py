@@ -1,4 +1,5 @@
-"""What a topic's settings say to one log. Replaced as a whole when a setting changes: `log.config = new`."""
+"""Log configuration: the settings of a topic as one log needs them. A changed setting replaces it: `log.config = new`.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""ListOffsets by timestamp: the first record at or behind a time, exact to the record.
+"""ListOffsets by timestamp: the first record with this timestamp or a later one, exact to the record.
 
-The segments' largest timestamps and the sparse time index lead to the first batch that can hold the answer;
-only that one batch is opened. All of it may read cold data: these functions take their bounds once, at the
-start, and look only at sealed segments and at bytes of the active one that were there by then, so they may
-run in a thread.
+The largest timestamps of the segments and the time index lead to the first batch that can contain the answer; only this
+batch is decompressed. Since this may read from the disk, the functions may run in a thread: they take their bounds
+once, at the start, and read only closed segments and bytes that the active segment had then.
 """
 
 from __future__ import annotations

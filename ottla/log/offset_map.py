@@ -1,8 +1,8 @@
-"""The last offset of every key in a stretch of a log, in a memory that does not grow.
+"""Offset map of the log cleaner: the last offset of every key in a part of a log, in a fixed amount of memory.
 
-A key is known by sixteen bytes of its BLAKE2 hash: two keys that share them would take each other's records away, and
-nobody can make such a pair on purpose. Twenty-four bytes a key, in three columns: a table of open addressing whose
-number of slots is prime, so that every step leads through all of them.
+A key is identified by sixteen bytes of its BLAKE2 hash: two keys with the same bytes would delete each other's records,
+and nobody can construct such a pair. An entry has twenty-four bytes, in three columns. The table uses open addressing;
+its number of slots is prime, so that every step size visits all of them.
 """
 
 from __future__ import annotations

@@ -1,19 +1,17 @@
-"""The log of one partition on one disk: batches in segments, and everything that is known about them.
+"""The log of one partition on one disk: segments, indexes, leader epochs, producer state, transactions.
 
-Who speaks: the replica that hosts the partition, on the loop. `append` is the leader's, `append_replicated`
-the follower's; `read` hands out slices up to a limit the caller sets (high watermark, last stable offset or
-log end).
+Who calls: the replica of the partition, on the event loop. A leader calls `append`, a follower `append_replicated`;
+`read` returns slices up to an offset that the caller gives (high watermark, last stable offset or log end).
 
-What is durable: nothing by appending. `prepare_sync` says what to sync, the job runs beside the loop,
-`finish_sync` raises the recovery point; the caller writes that into its checkpoint. Up to the recovery point
-the log is on the device, with indexes, epochs and producer snapshots of all sealed segments. Behind it a
-crash may lose any part of the tail; `recovery` then finds the last whole batch and rebuilds the rest from the
-batch headers. Truncation and its consequences are made durable before it returns, for a tail that comes back
-from the dead would be another history. After `truncate_to` and `truncate_fully_and_start_at` the caller
-writes its checkpoints before it goes on.
+What is durable: an append by itself is not. `prepare_sync` says what to flush, the flush runs in a thread, and
+`finish_sync` raises the recovery point, which the caller writes into its checkpoint. Up to the recovery point the log
+is on the device, with the indexes, epochs and producer snapshots of all closed segments. After it, a crash may lose any
+part of the log; `recovery` finds the last whole batch and rebuilds the rest from the batch headers. A truncation is
+durable when it returns, because truncated records that came back after a crash would diverge from the other replicas.
+After `truncate_to` and `truncate_fully_and_start_at` the caller writes its checkpoints before it continues.
 
-What can fail: an append on a full disk is undone and refused, and the next one tries again. If it cannot even
-be undone the log refuses to append until it can.
+What can fail: an append on a full disk is undone and refused, and the next one tries again. If it cannot be undone, the
+log refuses appends until it can.
 """
 
 from __future__ import annotations

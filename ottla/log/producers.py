@@ -1,21 +1,21 @@
-"""Producer state of one log (KIP-98): what it remembers of idempotent producers, so that no retry is doubled.
+"""Producer state of one log (KIP-98): the last batches of idempotent producers, so that no retry is appended twice.
 
-A producer numbers its records per partition; a batch carries its producer id, that producer's epoch and the
-sequence of its first record. The log remembers, per producer id, the epoch and the last five batches: as many
-as a client may have in flight. A batch is then one of
-    the next one          base_sequence follows the last remembered one (2^31-1 is followed by 0)
-    a duplicate           one of the five: answered with the offset it already has, not appended
-    an older duplicate    wholly before the five: refused as duplicate_sequence_number, a success to clients
-    out of order          anything else: refused, for something before it is missing
-A producer the log knows nothing of (new, expired, or its records deleted) may start anywhere; a new epoch of
-a known producer starts at 0; an older epoch is fenced.
+A producer numbers its records in each partition. A batch has a producer id, a producer epoch and the sequence of its
+first record. For each producer id the log remembers the epoch and the last five batches, as many as a client may have
+in flight. A batch is one of
+    next                  base_sequence follows the last remembered one (2^31-1 is followed by 0)
+    duplicate             one of the five: answered with the offset it already has, not appended
+    older duplicate       before the five: refused with DUPLICATE_SEQUENCE_NUMBER, which clients treat as success
+    out of order          anything else: refused, because a batch before it is missing
+An unknown producer (new, expired, or its records were deleted) may start with any sequence. A new epoch of a known
+producer starts at 0. An older epoch is fenced.
 
-The state is the log's own: `record` is called for every batch appended, by a leader, a follower or recovery
-alike. Snapshots (`<offset>.snapshot`, Kafka's format) hold the last batch of each producer before that offset,
-so recovery replays only the headers behind the newest snapshot. One is written where a segment begins, so that cutting
-the log back need not replay all of it, and one at the log end on a clean close. A snapshot carries its own checksum: a
-damaged one is passed over for an older one. Where a producer's open transaction began is
-kept with it, and in its snapshots; what that means is in `transactions`.
+The state follows from the log: `record` is called for every batch, on a leader, on a follower and in recovery.
+Snapshots (`<offset>.snapshot`, Kafka's format) have the last batch of each producer before that offset, so recovery
+reads only the headers after the newest snapshot. A snapshot is written at the start of each segment, so that a
+truncation need not read the whole log, and at the log end on a clean close. It has a checksum: if it is damaged, an
+older one is used. The start of a producer's open transaction is part of its state and of the snapshots
+(`transactions`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Quarantine: bytes that go from a file of a log are kept in a `.damaged` file. They may have been acknowledged.
+"""Quarantine: bytes that are removed from a file of a log are copied to a `.damaged` file first.
 
-What is durable: on return the copy is on the device, under a name that ends with `.damaged`. No broker reads or changes
-such a file again, or removes it: it is evidence, and perhaps the last copy.
+What is durable: on return the copy is on the device, under a name that ends with `.damaged`. No broker reads, changes
+or removes such a file: it is evidence, and may be the last copy of acknowledged records.
 """
 
 from __future__ import annotations

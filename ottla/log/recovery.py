@@ -1,17 +1,16 @@
-"""Opening a log: take a clean one on trust, check and repair any other.
+"""Recovery: opens a log. After a clean close it is trusted, otherwise it is checked and repaired.
 
-After a clean close everything is where it belongs: the end of the last segment is looked at, nothing else.
-After anything else the segment that holds the recovery point and all later ones are read batch by batch,
-checksums and all (`repair`); what lies before was on the device already. So the cost is bounded by what was not yet
-synced plus one segment, not by the size of the log. What is damaged is quarantined and named, and what is whole on both
-sides of it stays; only a tail behind which nothing whole stands is cut off, and quarantined as well.
+After a clean close only the end of the last segment is read. Otherwise the segment with the recovery point and all
+later ones are read batch by batch, with checksums (`repair`); everything before was on the device already. So recovery
+reads what was not flushed plus one segment, not the whole log. Damaged bytes are quarantined and reported, and whole
+batches on both sides stay. Only an end of the log without a whole batch after it is truncated, and quarantined as well.
 
-What a process was about to do with files when it ended is finished or undone (`tidy`):
+File operations that were interrupted are completed or undone (`tidy`):
     .deleted .cleaned .tmp      removed
-    .swap                       a compacted segment about to replace others: it does so now (`swap`)
-    indexes without a log       removed: they index nothing. That they were there is told: a segment may be lost
+    .swap                       a compacted segment: it now replaces the old segments (`swap`)
+    indexes without a log       removed. They are evidence of a segment that may be lost
 
-Missing or damaged metadata (index, epochs, snapshot, recovery point) only ever costs time: records are not touched.
+Missing or damaged metadata (index, epochs, snapshot, recovery point) costs only time: no record is changed.
 """
 
 from __future__ import annotations

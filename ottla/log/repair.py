@@ -1,20 +1,20 @@
-"""Repair of a log that was not closed cleanly: reads it from the recovery point's segment on, checksums and all.
+"""Repair of a log that was not closed cleanly: reads it from the segment with the recovery point on, with checksums.
 
-    bad bytes, whole batches behind them      damage, in sealed segments and the active one alike: a torn write has
-                                              nothing behind it. The bytes are quarantined, their offsets are
-                                              named as missing, and all that is whole on both sides stays
+    bad bytes, and whole batches after them   damage, in closed segments and in the active one: a torn write has
+                                              nothing after it. The bytes are quarantined, their offsets are
+                                              missing, and whole batches on both sides stay
     a segment that ends before the next one
-    begins, whole batches in that or later    the same, for offsets that no file has
-    bad bytes, nothing whole behind them      the tail that a crash may leave: quarantined, unless they are zeros, and
-                                              cut off. Segments that hold nothing but such bytes are quarantined
+    begins, and whole batches after it        the same, for offsets that are in no file
+    bad bytes, and no whole batch after them  what a crash may leave: quarantined, unless they are zeros, and
+                                              truncated. Segments with only such bytes are quarantined
 
-So no offset that a whole batch has is given again. What else proves that the log was longer is asked later (`damage`).
+So no offset of a whole batch is assigned again. Other proofs that the log was longer are checked later (`damage`).
 
-What is durable: copies are on the device before the manifest names a range, and that before a byte of the file is
+What is durable: copies are on the device before the manifest names a range, and the manifest is before the file is
 changed. A crash in between leaves a range that is named, and bytes that the next repair finds again.
 
-No checksum covers the offset of a batch: it is compared with the batches before and behind it, the next segment, and
-the end that the manifest claims. Indexes, leader epochs and producer state are rebuilt from the headers on the way.
+No checksum covers the base offset of a batch: it is compared with the batches before and after it, the next segment,
+and the end in the manifest. Indexes, leader epochs and producer state are rebuilt from the headers at the same time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Retention: segments are deleted by age, by size, or because the log starts behind them (DeleteRecords)."""
+"""Retention: deletes segments by age, by size, or because they are before the log start offset (DeleteRecords)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Walks over the batches in a file, in large reads: by header alone, with every batch checked, or behind damage.
+"""Scans over the batches of a file, in large reads: headers only, or with checksums, or after damaged bytes.
 
-`search` finds the next whole batch behind bytes that are none. A batch is whole if its checksum is right and its
-offsets may be there. A client may send what it likes, so bytes of a record may look like a batch: where nothing else
-tells that one begins (the damaged batch may: it says how long it is), the file has to go on behind it as a log does.
+`search` finds the next whole batch after bytes that are no batch. A batch is whole if its checksum is right and its
+offsets are possible there. A client may send any bytes, so a record may contain bytes that look like a batch: unless
+something else shows that a batch begins there (such as the length of the damaged batch), the file must continue after
+it as a log does.
 """
 
 from __future__ import annotations

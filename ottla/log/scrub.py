@@ -1,26 +1,27 @@
-"""The scrub of one segment: every batch is read and checked, a chunk at a time, before anybody asks for it.
+"""Scrub of one segment: reads and checks every batch, a chunk at a time.
 
     checksum        of every batch
-    base offset     no checksum covers it: batches follow each other, within the segment and up to the next one. A gap,
-                    as compaction leaves it, is no damage; a batch that moved into one is known by the batch behind it,
-                    which goes on as if there were none
-    leader epoch    no checksum covers it either: it is compared with what the log knows of its epochs
+    base offset     no checksum covers it: batches follow each other, within the segment and up to the next one. A gap
+                    that compaction has left is no damage; a batch whose offset was changed within a gap is found by
+                    the next batch, which continues without the gap
+    leader epoch    no checksum covers it either: it is compared with the leader epoch cache
     end             the file ends with a whole batch, where the next segment begins
 
-Behind damage the walk goes on at the next whole batch: by the length that the damaged one tells if a batch stands
-there, else wherever one is found. Of the active segment only what is below the recovery point is read.
+After damage the scan continues at the next whole batch: where the damaged batch ends according to its length, if a
+batch begins there, otherwise wherever one is found. Of the active segment only the part below the recovery point is
+read.
 
-What is read is whatever the page cache or the device gives; whether it is really damaged, and still the log's, is for
-the caller to say, who reads it again: files are deleted, truncated and replaced meanwhile.
+The bytes come from the page cache or the device. The caller reads damaged bytes again to see whether they are really
+damaged and still part of the log: files are deleted, truncated and replaced meanwhile.
 
-A damaged stretch becomes a range of offsets that is missing (`damage`), and the rest of the segment stays readable: its
-bytes are copied to a `.damaged` file, the range is written into the manifest, and then the stretch gets the header of
-one empty batch of its length, which holds its offsets. So every walk over the file finds its way, no byte behind it
-moves, and no reader is led past it: reads end before a missing range. When the loss is accepted the segment is written
-anew without it (`accept_loss`). A crash between these steps leaves a range that is named, and a stretch that the next
-scrub finds again. A replica whose leader has what is missing is copied anew later (`truncation.quarantine`).
+Damaged bytes become a missing range (`damage`), and the rest of the segment stays readable: the bytes are copied to a
+`.damaged` file, the range is written to the manifest, and then the bytes are overwritten by one empty batch of the same
+length, which has their offsets. So every scan over the file works, no later byte moves, and no reader skips the range:
+reads end before a missing range. When the loss is accepted, the segment is rewritten without the empty batch
+(`accept_loss`). A crash between these steps leaves a range in the manifest, and bytes that the next scrub finds again.
+If the leader has the missing offsets, the replica is copied again later (`truncation.quarantine`).
 
-Derived files that are not what the manifest says are made anew from the batches, which have just been checked.
+Indexes that differ from the manifest are rebuilt from the batches, which have just been checked.
 """
 
 from __future__ import annotations

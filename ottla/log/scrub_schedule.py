@@ -1,13 +1,12 @@
-"""Which segment the scrub reads next, and how fast: pure.
+"""Scrub schedule: which segment the scrub reads next, and how fast. Pure.
 
-A pass goes over the segments of a broker in the order of topic, partition and base offset, at a rate at which all of
-them take `ottla.scrub.interval.ms`; a broker with little data reads little at a time, not all of it at once. Where it
-has come to is one cursor, which survives a restart (`FILE_NAME` in the data directory): else what comes last in the
-order would never be read by a broker that is restarted every day. Only time in which the broker runs counts. A file
-that is damaged, or of another release, costs one pass that begins again.
+A pass reads the segments of a broker in the order of topic, partition and base offset, at a rate at which the pass
+takes `ottla.scrub.interval.ms`. The position is one cursor, which survives a restart (`FILE_NAME` in the data
+directory): without it a broker that is restarted every day would never read the last segments. Only time in which the
+broker runs counts. If the file is damaged, or of another release, the pass begins again.
 
-A segment that appears before the cursor has its turn in the next pass. To have come to the end and to have read
-nothing, because nothing is on the device for certain yet, is no pass: the next one begins soon.
+A segment that is created before the cursor is read in the next pass. If a pass has read nothing, because nothing is
+certain to be on the device yet, it does not count, and the next one begins soon.
 """
 
 from __future__ import annotations

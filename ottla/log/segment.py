@@ -1,9 +1,9 @@
 """One segment of a log: a file of batches, named by its base offset, and two sparse indexes.
 
-A segment is written only while it is the last one of its log; then it is sealed and never changes but to be
-deleted. Most segments of a broker are sealed and cold, so a segment that is merely known costs one `stat`:
-indexes and times are loaded by whoever first needs them, on the loop or in a thread. Loading is idempotent,
-so a race costs only work.
+Only the last segment of a log is written (the active segment). All others are closed: they do not change, and are only
+deleted. Most segments of a broker are closed and not in memory, so opening one costs one `stat`. Indexes and timestamps
+are loaded by the first caller that needs them, on the event loop or in a thread. Loading is idempotent, so a race only
+repeats work.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""What a reader gets from a log: a run of batches in one segment, placed exactly and loaded when wanted.
+"""Slice: the result of a read, a range of whole batches in one segment. Its bytes are loaded later.
 
-Placing needs an index and often a few headers, loading the bytes themselves. Both may be in memory, then all
-happens on the loop (`load_nowait`); or on the device, then `load_nowait` says None and the reader offloads
-`load`. A large slice is part of an answer as it is, and loaded in chunks as the client takes them (`read_into`,
-`read`): it is a `Source`.
+Finding the position needs an index and often a few headers; loading needs the bytes. If both are in memory, everything
+runs on the event loop (`load_nowait`). If not, `load_nowait` returns None, and the reader calls `load` in a thread. A
+large slice is a `Source`: part of a response that is loaded in chunks as the client reads it (`read_into`, `read`).
 
-Meanwhile the segment may be deleted, which only changes its file's name, and later takes that away (`hold` keeps
-the file for the reader); or the log may be truncated, or dropped with its topic, which is told to the reader.
+Meanwhile the segment may be deleted: the file is renamed, and removed later (`hold` keeps it for the reader). Or the
+log may be truncated, or deleted with its topic: then the reader gets an error.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Log cleaner, the swap: a compacted segment replaces those it was made from, and no crash loses either.
+"""Log cleaner, the swap: a compacted segment replaces the segments it was made from. A crash at any moment loses
+neither.
 
-    .cleaned   written and synced by whoever compacted (`cleaning`); thrown away by recovery
-    .swap      the log may still have the old segments, all or some: recovery puts this one in their place
-    .log       theirs are renamed to .deleted before it gets this name, and go when nobody reads them any more
+    .cleaned   written and flushed by the cleaner (`cleaning`); removed by recovery
+    .swap      the log may still have all or some of the old segments: recovery replaces them by this one
+    .log       the old segments are renamed to .deleted before it gets this name, and removed when nobody reads them
 
-Names change on the loop, between two decisions, and are synced beside it: first the name .swap, only then do the old
-segments go. If the log loses one of them meanwhile, by truncation or retention, the swap is off, and its files go at
-once: recovery would bring back what was lost on purpose. If it had begun to take their place, and the disk refused
-half-way, it is finished before the log loses anything (`settle`).
+Files are renamed on the event loop, and the directory is flushed in a thread: first the name .swap, then the old
+segments are removed. If truncation or retention removes one of them meanwhile, the swap is cancelled and its files are
+removed at once: recovery would bring back removed records. If the disk refused the swap half-way, it is completed
+before the log removes anything (`settle`).
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""The aborted transactions that ended in one segment: `<base offset>.txnindex`, Kafka's format.
+"""Transaction index: the aborted transactions that ended in one segment. `<base offset>.txnindex`, Kafka's format.
 
     version:2 producer_id:8 first_offset:8 last_offset:8 last_stable:8
 
-`last_offset` is the marker's, `last_stable` the first offset that was not yet decided when the marker had been written:
-a reader of committed records that wants nothing behind it need not look further. Segments without an entry, nearly all
-of them, have no file.
+`last_offset` is the offset of the marker, `last_stable` the last stable offset after the marker was written: a
+`read_committed` reader that reads nothing beyond it need not search further. Most segments have no aborted transaction,
+and no file.
 
-`CleanedTransactions` is what compaction must know of them, as it reads a log from its start. Records of an aborted
-transaction go at once. A marker stays for as long as a record of its transaction does, for without it nobody could tell
-whether that record counts; after that it stays until its own delete horizon (KIP-534), so that a reader who is inside
-the transaction sees its end. Which transactions were aborted is not to be seen before their end, so it must be told
-beforehand.
+`CleanedTransactions` is the part that compaction needs, as it reads a log from its start. Records of an aborted
+transaction are removed at once. A marker stays as long as a record of its transaction does, because it says whether
+that record counts. Then it stays until its own delete horizon (KIP-534), so that a reader in the middle of the
+transaction sees its end. Whether a transaction was aborted is known only at its end, so compaction gets the index
+before it reads.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
-"""Producers and transactions of a log, recovered from its batches, and what became of those whose end is lost.
+"""Recovery of producer state and transactions from batches, and of transactions whose marker was lost.
 
-The producers as of an offset come from the newest snapshot and the headers behind it; the index of a segment's aborted
-transactions comes from its batches. Behind a lost range nobody is inside a transaction that began before it.
+The producer state at an offset comes from the newest snapshot before it and the headers after that; the transaction
+index of a segment comes from its batches. After a lost range, no transaction that began before it is open.
 
-A transaction that was open before a lost range may have ended in it, and its marker is gone. What is known of that:
-    an index of aborted transactions names it (`.txnindex`, also one whose segment is lost)     it was aborted
+A transaction that was open before a lost range may have ended in it, and its marker is lost. What is known then:
+    a transaction index names it (`.txnindex`, also one whose segment is lost)                  it was aborted
     a later producer snapshot has it open                                                       it is open
     the manifest proves the indexes of the whole range, and none of them names it               it was committed, or is
                                                                                                 open still
     none of these                                                                               it is undecided
-Of what is undecided nobody is shown anything who reads committed records only (KAFKA_STORAGE_ERROR), until the range
-is given up: then it counts as aborted. Behind the range it is not open in any case, or nothing would be stable again.
+`read_committed` readers get KAFKA_STORAGE_ERROR for records of an undecided transaction, until the range is given up:
+then it counts as aborted. After the range it is not open in any case: otherwise the last stable offset would never
+advance.
 
-What was found out is in the manifest, with the range, for what proves it may go with the next change. Readers are told
-of an aborted transaction as long as they read before the range: no answer reaches across one, since clients pass over
-what a producer sent up to its marker, or to the end of the answer (`PartitionLog.read`).
+The result is stored in the manifest, with the range, because its proofs may be removed with the next change. Readers
+get the aborted transaction as long as they read before the range. No response reaches across a lost range, because
+clients skip the records of an aborted producer up to its marker, or to the end of the response (`PartitionLog.read`).
 """
 
 from __future__ import annotations

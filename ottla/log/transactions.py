@@ -1,19 +1,19 @@
-"""Transactions in one log: which are open (last stable offset), which were aborted, and who may begin one (KIP-890).
+"""Transactions in one log: open ones (last stable offset), aborted ones, and verification of new ones (KIP-890).
 
-A transaction begins in a log with the first batch of its producer, and ends with a marker. Up to the first one that is
-open everything is decided: that is the last stable offset, and readers of committed records see no further. What was
-aborted stays in the log; such readers are told which producers' records to pass over, from which offset to the next
-marker (`aborted`), out of an index that every segment has of the transactions that ended in it.
+A transaction begins in a log with the first batch of its producer, and ends with a marker. The last stable offset is
+the start of the first open transaction: every transaction before it has ended, and `read_committed` readers read up to
+there. Aborted records stay in the log; such readers get the producer ids whose records they must skip, from an offset
+to the next marker (`aborted`), from the transaction index of each segment.
 
-A marker that is not committed may yet be lost, and with it the end of its transaction: until the high watermark has
-passed it, the transaction counts as open (`last_stable`).
+A marker that is not committed may be lost, and the end of its transaction with it: until the high watermark has passed
+the marker, the transaction counts as open (`last_stable`).
 
-Nobody may begin a transaction here that the coordinator does not know of, for no marker would ever come and end it
-(KIP-890). So the first batch needs a guard, taken before the coordinator is asked and shown with the append: it holds
-only if no marker was written in between, since then the coordinator's answer was about a transaction that is over.
+The coordinator must know every transaction that begins here: otherwise no marker would ever end it (KIP-890). So the
+first batch needs a guard. It is taken before the coordinator is asked, and checked at the append: it is valid only if
+no marker was written in between, because then the coordinator's answer was about a transaction that has ended.
 
-All of this is the log's own and follows from its batches: `record` is called for every batch of a producer, by a
-leader, a follower or recovery alike.
+All of this follows from the batches of the log: `record` is called for every batch of a producer, on a leader, on a
+follower and in recovery.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Truncation of a log: what is behind an offset goes, or all of it, and the log goes on at another offset.
+"""Truncation of a log: removes everything from an offset on, or the whole log, which then starts at another offset.
 
-The disk may refuse any step. What only reads comes first. Then segments go one by one, the last first, and with each
-the log ends where that one began: whatever is refused, memory and disk agree on what there is. What follows from the
-new end (snapshots, aborted transactions, producers, epochs) is settled last; if that is refused nothing can be appended
+The disk may refuse any step. Steps that only read come first. Then segments are removed one by one, the last one first,
+and after each the log ends where the removed one began: so memory and disk agree whatever is refused. Snapshots,
+transaction indexes, producer state and epochs are adjusted last. If the disk refuses that, the log accepts no append
 before it is done (`PartitionLog.failure`).
 
-A log that must not lose what goes keeps it as `.damaged` files: a damaged one lets go of what another replica has whole
-(`quarantine`), and one whose end its leader has not, though it may have been acknowledged, is cut (`quarantine_tail`).
+Records that may have been acknowledged are kept in `.damaged` files: when a damaged log drops what another replica has
+(`quarantine`), and when a follower truncates an end that its leader does not have (`quarantine_tail`).
 """
 
 from __future__ import annotations

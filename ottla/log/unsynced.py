@@ -1,7 +1,7 @@
-"""Files that were written and may not be on the device yet.
+"""Files that were written and not flushed yet.
 
-A file counts as synced when a sync has returned that began after its last write: not when one is planned, for the plan
-may fail or never be carried out, and not if it was written again meanwhile.
+A file counts as flushed when an fsync has returned that began after the last write to it. A planned fsync does not
+count: it may fail or not happen. Neither does an fsync if the file was written again meanwhile.
 """
 
 from __future__ import annotations

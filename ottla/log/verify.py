@@ -1,14 +1,14 @@
-"""`ottla log verify`: reads a data directory through, byte by byte, and changes nothing.
+"""`ottla log verify`: reads all files of a data directory, and changes nothing.
 
-Of each segment every batch is read: its header, its checksum, that offsets rise without overlap and epochs do not fall.
-What is derived from batches (offset and time index, leader epochs, producer snapshots, indexes of aborted transactions)
-is compared with them, and so are manifest and checkpoints (`verify_claims`). Damage in a batch, or a batch that is not
-there, is damage to records; damage in what is derived costs at most time, for a broker rebuilds it.
+Every batch is read: its header and checksum; offsets ascend without overlap, and leader epochs do not decrease. Derived
+files (offset index, time index, leader epochs, producer snapshots, transaction indexes) are compared with the batches,
+and so are manifest and checkpoints (`verify_claims`). A damaged or missing batch is damage to records. A damaged
+derived file costs only time, because a broker rebuilds it.
 
-Behind a damaged batch the walk goes on, as long as the header still says where the next one begins. A broker that is
-running writes meanwhile: what may be unfinished, the end of the last segment and what is derived from it, is not held
-against it, and neither is the end of a log that was not closed cleanly. Whatever else is found beside a running broker
-counts only if it is found again (`confirmed`): files are deleted, compacted and truncated while they are read.
+After a damaged batch the scan continues, as long as its header says where the next one begins. A running broker writes
+meanwhile: what may be unfinished (the end of the last segment, and what is derived from it) is not reported, and
+neither is the end of a log that was not closed cleanly. Other damage beside a running broker is reported only if it is
+found twice (`confirmed`): files are deleted, compacted and truncated while they are read.
 """
 
 from __future__ import annotations

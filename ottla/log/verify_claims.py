@@ -1,8 +1,7 @@
-"""What `ottla log verify` compares the files of a partition with: the manifest, the checkpoints of the data directory,
-and indexes and ends of transactions as the batches of the log have them.
+"""`ottla log verify`, the comparisons: files of a partition with the manifest, the checkpoints of the data directory,
+and the indexes and transaction ends that follow from its batches.
 
-The same things that a broker compares when it opens the log (`damage`), and the checksums of derived files, which it
-compares when it loads them.
+A broker compares the same when it opens the log (`damage`), and the checksums of derived files when it loads them.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Replicas of partitions on this broker: who leads, what is committed, who waits."""
+"""Replicas of partitions on this broker: leaders, followers, high watermarks, delayed operations."""

@@ -1,5 +1,5 @@
-"""What a topic's configuration means for the log of a replica, and for a batch before it is appended to it. Records are
-opened only where they must be."""
+"""Validation of a batch before it is appended, and the log configuration of a topic. Records are decompressed only
+where a check needs them."""
 
 from __future__ import annotations
 

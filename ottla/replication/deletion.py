@@ -1,7 +1,7 @@
-"""Deletion of files: of segments that a log has dropped, and of partitions whose topic is deleted or that moved away.
+"""Deletion of files: segments that a log has dropped, and partitions whose topic was deleted or that were reassigned.
 
-The files go beside the loop, those of segments `file.delete.delay.ms` later. Whoever deletes a topic leaves a tombstone
-in the metadata until all brokers have confirmed that its files are gone.
+Files are deleted in a thread; those of segments after `file.delete.delay.ms`. The deletion of a topic leaves a
+tombstone in the metadata until all brokers have confirmed that its files are deleted.
 """
 
 from __future__ import annotations

@@ -1,22 +1,25 @@
-"""A last leader in doubt: nobody is in sync or eligible, and its own log may have lost something (KIP-966).
+"""Last known leader in doubt (KIP-966): no replica is in sync or eligible, and the last leader may have lost records.
 
 Pure.
 
-The controller knows no log ends, so it names the last leader again. One that was not stopped cleanly may have lost the
-end of its log; one whose log is damaged, or lost with all that tells of it, has. It does not lead yet: it turns clients
-and followers away, and learns from what the followers ask for what they have. Nobody is cut meanwhile, and nothing is
-appended that could contradict them. It ends when it has heard of all others that it waits for, or in time:
-    another one reaches what is proven here, in leader epoch and log end, and has what is missing (where nothing is
-    known to be missing: has more)            -> the one that has most leads, with all that are like it
-    nobody does                               -> it leads: the rule for one replica holds
+The controller does not know log ends, so it elects the last leader again. If that broker was not stopped cleanly, it
+may have lost the end of its log. If its log is damaged, or was lost with its manifest and checkpoints, it has lost
+records. Such a leader does not lead yet. It refuses clients and followers, and learns from the fetch offsets of the
+followers what they have. Meanwhile no follower truncates its log, and nothing is appended. The doubt ends when all
+followers that it waits for have fetched, or after a timeout:
+    a follower reaches the proven end of this log (leader epoch and log end) and has
+    the missing offsets; if none are known to be missing, it has more         -> the one with the most records leads,
+                                                                                 in sync with those that are equal
+    no follower does                                                          -> this replica leads, as if it were
+                                                                                 the only one
 
-It waits for those that are alive. A damaged one that was not stopped cleanly waits for all of them, for
-`replica.lag.time.max.ms`: the others may have more than is proven here. So does one whose data directory is an older
-copy, which somebody put back.
+It waits for the followers that are alive. A damaged replica that was not stopped cleanly waits for all followers, for
+`replica.lag.time.max.ms`: they may have more than is proven here. So does a replica whose data directory is an older
+copy that was restored.
 
-Who came to lead because nobody was there that has more leads provisionally: as long as it has appended nothing in this
-leader epoch, a follower that shows more puts it back in doubt, and leads instead (`shows_more`). Once it has appended
-something that cannot be: then a follower keeps aside what it cuts (`log.truncation.quarantine_tail`).
+A replica that became leader because no other had more leads provisionally. As long as it has appended nothing in this
+leader epoch, a follower that has more puts it in doubt again and leads instead (`shows_more`). After the first append
+this is not possible: then a follower quarantines the records that it truncates (`log.truncation.quarantine_tail`).
 """
 
 from __future__ import annotations

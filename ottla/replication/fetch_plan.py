@@ -1,8 +1,9 @@
-"""What a broker fetches from one leader, pure: which partitions its next request names, and what an answer means.
+"""Fetch plan of a replica fetcher: the partitions that the next Fetch request names, and what a response changes. Pure.
 
-One request fetches all partitions that follow the same broker, in an incremental session (`wire.fetch_session`): it
-names only those whose position moved, and the leader answers only with those that have news. A partition that was
-refused, or could not take what it was sent, leaves the session and comes back after a while.
+One request fetches all partitions that follow the same broker, in an incremental fetch session (`wire.fetch_session`):
+it names only partitions whose fetch offset changed, and the leader answers only with partitions that have something
+new. A partition with an error, or whose records could not be appended, leaves the session and is added again after a
+backoff.
 """
 
 from __future__ import annotations

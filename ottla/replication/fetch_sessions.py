@@ -1,11 +1,10 @@
 """Incremental fetch sessions (KIP-227).
 
-A consumer of a thousand partitions does not name them in every request: it names them once, and later only what
-changed. The broker keeps what is being fetched; an append marks the partition in the sessions that want it, so that a
-poll looks at what moved and never at all partitions again.
+A consumer of a thousand partitions names them once, and later only what changed. The broker keeps the partitions of the
+session. An append marks the partition in the sessions that fetch it, so that a Fetch looks only at marked partitions.
 
-A request says by (session id, session epoch) what it is: (0, 0) opens a session, (id, n) goes on with it, (any, -1)
-is a full fetch outside any session and closes the one it names.
+The session id and session epoch of a request say what it is: (0, 0) opens a session, (id, n) continues it, (any, -1) is
+a full fetch outside any session and closes the session that it names.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Flush before acknowledging, for topics that ask for it (`flush.messages=1`).
+"""Flush (fsync) before the acknowledgement, for topics with `flush.messages=1`.
 
-An append marks its partition; while the device works, further appends gather, and the next sync covers them all (group
-commit). The high watermark waits for it, here and at every follower, so what is acknowledged with acks=all survives
-even if the whole room loses power.
+An append marks its partition. While an fsync runs, further appends gather, and the next fsync covers them all (group
+commit). The high watermark waits for the fsync, on the leader and on every follower. So a record that was acknowledged
+with acks=all survives even if all brokers lose power.
 
-A device that fails to keep what it took ends the broker, whoever asked it to: a second try would be
-told that all is well, and the other replicas have what this one may have lost. What failed before that (no descriptor,
-no directory) is tried again; nothing is acknowledged meanwhile.
+A failed fsync stops the broker: a second fsync would succeed although the data is lost, and the other replicas have the
+records. An error before the fsync (no file descriptor, no directory) is tried again; nothing is acknowledged meanwhile.
 """
 
 from __future__ import annotations

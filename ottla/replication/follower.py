@@ -1,4 +1,4 @@
-"""The follower's side of a partition: it copies the leader's log; where the two diverge, its own end goes (KIP-101).
+"""Follower state of a partition: it copies the leader's log, and truncates its own where the two diverge (KIP-101).
 
 Pure.
 """

@@ -1,16 +1,16 @@
-"""Replicas that lack something, beside each other: only what no replica has is missing.
+"""Gaps in the logs of several replicas: an offset is lost only if no replica has it.
 
-A leader whose log lacks offsets (they are missing, or were given up) says so to a follower that asks for them. The
-follower keeps all that it has before and goes on behind, and its own log lacks from then on what the leader has not and
-it has not: in the same way, missing or given up. So a gap in the leader's log deletes nothing elsewhere, and nobody
-waits for what cannot come.
+If the leader's log lacks offsets (missing or given up), it says so to a follower that fetches them. The follower keeps
+what it has before the gap, and continues after it. Its own log then lacks only the offsets that neither log has, marked
+in the same way as missing or given up. So a gap in the leader's log deletes nothing on other brokers, and no follower
+waits for offsets that cannot come.
 
-A follower whose log lacks something asks for that first, in every leader epoch (`next_offset`). If the leader has it,
-all that is behind it here is quarantined and copied anew (`log.truncation`); if it has not, that is known from then on
-(`agreed`).
+A follower whose log lacks offsets fetches them first, in every leader epoch (`next_offset`). If the leader has them,
+the follower quarantines everything after the gap and copies it again (`log.truncation`). If the leader does not have
+them, this is noted (`agreed`).
 
-A leader hands over to those of its followers that lack least, if that is less than it lacks itself: so it learns from
-what they asked for (`lacking`).
+A leader hands leadership over to the followers that lack the fewest offsets, if they lack fewer than the leader. It
+learns this from their fetch offsets (`lacking`).
 """
 
 from __future__ import annotations

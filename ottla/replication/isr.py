@@ -1,12 +1,12 @@
-"""The ISR manager: what the partitions that this broker leads propose, put to the controller in one AlterPartition.
+"""ISR manager: sends the ISR changes of all partitions that this broker leads to the controller, in one AlterPartition.
 
-Every so often each led partition is asked whether its set should be another one, and a partition whose follower has
-just caught up is asked at once. One request is under way at a time; what is wanted meanwhile goes with the next.
+Each led partition is checked in intervals, and at once when a follower has caught up. One request is in flight at a
+time; later changes go with the next.
 
-A replica whose log is damaged takes itself out, whether it leads (then it names those who are complete) or follows.
+A replica whose log is damaged leaves the ISR, as a leader (then it names the complete replicas) and as a follower.
 
-An answer that does not come leaves it open whether the change was made. So the proposal stands (the high watermark
-waits for both sets) and is made again, until the controller refuses it or the partition's new state is seen.
+If no response comes, it is not known whether the change was made. So the proposal stays (the high watermark waits for
+both sets) and is sent again, until the controller refuses it or the metadata shows the new state.
 """
 
 from __future__ import annotations

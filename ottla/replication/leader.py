@@ -1,14 +1,13 @@
-"""The leader's side of a partition: how far each follower has come, who is to be in the in-sync set (ISR), and how far
-records are committed. Pure.
+"""Leader state of a partition: the progress of each follower, the proposed ISR, and the high watermark. Pure.
 
-A follower says how far it has come by what it fetches: who fetches from offset 7 has everything before 7. It is in sync
-while it keeps up, and keeping up means: whatever the log end was `replica.lag.time.max.ms` ago, it has that by now. A
-check every now and then sets each follower that is behind a mark, the log end of that moment, and one that has not
-reached its mark in time is out. (An append need not look at any clock, nor an idle follower at every partition.) A
-follower is in sync again when it has all that is committed, and reached where this leader epoch began.
+A follower that fetches from offset 7 has everything before 7. It is in sync while it keeps up: it has reached the log
+end of `replica.lag.time.max.ms` ago. To test this, a periodic check notes the log end as a target for each follower
+that is behind. A follower that has not reached its target in time leaves the ISR. (So an append reads no clock, and an
+idle follower costs nothing per partition.) A follower joins the ISR again when it has all committed records and has
+reached the start of this leader epoch.
 
-The ISR itself is the controller's. A leader proposes another one and waits; what it may count as committed meanwhile
-has to hold for both, the set that is and the set that may be (KIP-497): the high watermark waits for their union.
+The controller owns the ISR. A leader proposes a change and waits. Meanwhile a record is committed only if it is
+committed under both, the present and the proposed ISR (KIP-497): the high watermark waits for their union.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The log cleaner: finds the log that is most worth compacting, and has it compacted in a process of its own.
+"""Log cleaner: chooses the log with the highest dirty ratio and compacts it in a child process.
 
-One log at a time, the dirtiest first, in turns. The child reads and writes files; what it made enters the log here,
-on the loop, a segment at a time and only if the log still is what the child was told. A pass that was killed is tried
-again; a log whose records cannot be read is left alone until the next start, with a warning, for compaction must
-never be the reason that a broker stops or a record is lost.
+One log at a time. The child process reads and writes files. The event loop swaps each new segment into the log, and
+only if the log is still the one that the child has read. A pass whose process was killed is tried again. A log whose
+records cannot be read is skipped until the next start, with a warning: compaction must not stop a broker or lose a
+record.
 """
 
 from __future__ import annotations

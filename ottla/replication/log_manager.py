@@ -1,6 +1,6 @@
-"""The log manager: retention, flushing, checkpoints, expiration of producers.
+"""Log manager: retention, flush, checkpoints, expiration of producer ids.
 
-Decisions run on the loop, blocking calls beside it.
+Decisions run on the event loop, blocking calls in threads.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""One replica of one partition: the one door to its log, for whoever writes, reads, replicates or follows. Pure.
+"""One replica of one partition: every append, read and replication goes through this module. Pure.
 
-    leader     (`leader`)    takes the writes, gives them their offsets, says how far they are committed
-    follower   (`follower`)  copies the leader's log; where the two diverge, its own end goes
+    leader     (`leader`)    appends, assigns offsets, advances the high watermark
+    follower   (`follower`)  copies the leader's log, and truncates its own where the two diverge
 
-A record is committed when every replica in the in-sync set has it; the high watermark is the first offset that is not,
-and consumers read below it only. It never goes back, and it stands still while fewer replicas are in sync than
-`min.insync.replicas` asks for (KIP-966): what is called committed is always in so many logs.
+A record is committed when every replica of the ISR has it. The high watermark is the first offset that is not
+committed; consumers read below it only. It never decreases. It does not advance while the ISR is smaller than
+`min.insync.replicas` (KIP-966): a committed record is always in that many logs.
 
-A leader epoch names the time in which one broker leads. Requests that carry another epoch are refused: from an older
-one the client has to learn who leads now, from a newer one we have. Every batch carries the epoch of the leader that
-took it, and so two replicas find where their logs diverge (KIP-101): never by the high watermark, which a follower
-learns late.
+A leader epoch is the time in which one broker leads. A request with another leader epoch is refused: with an older one
+the client must refresh its metadata, with a newer one this broker must. Every batch has the epoch of the leader that
+appended it. With these epochs two replicas find where their logs diverge (KIP-101). They do not use the high watermark,
+which a follower learns late.
 """
 
 from __future__ import annotations

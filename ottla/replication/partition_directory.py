@@ -1,8 +1,8 @@
-"""Directories of partitions, `topic-partition`: which partition one belongs to.
+"""Partition directories, `topic-partition`: which partition a directory belongs to.
 
-The topic's id stands in Kafka's `partition.metadata`, and in the manifest. Where neither can be read the name decides:
-a topic that was deleted leaves a tombstone until this broker has removed its files, so without one the directory is
-that of the topic that has the name now.
+The topic id is in Kafka's `partition.metadata` and in the manifest. If neither can be read, the name decides: a deleted
+topic leaves a tombstone until this broker has removed its files, so without a tombstone the directory belongs to the
+topic that has this name now.
 """
 
 from __future__ import annotations

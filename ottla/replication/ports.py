@@ -1,4 +1,4 @@
-"""What services need of the rest of a broker, beside the runtime, the cluster and the configuration."""
+"""Interfaces (protocols) that services need, beside the runtime, the cluster and the configuration."""
 
 from __future__ import annotations
 

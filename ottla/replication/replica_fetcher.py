@@ -1,12 +1,13 @@
-"""Replica fetchers: for every broker that leads a partition we hold, one loop that fetches from it.
+"""Replica fetchers: one fetch loop for each broker that leads a partition of which this broker has a follower.
 
-Who speaks: we ask the leader over a connection of our own (Fetch, as a replica); asking for an offset tells it that we
-have everything before. What is durable: what we appended, as far as our disk is (replication is the safety, not the
-disk). Where the leader says that the logs part, ours is cut, on the device before we ask again: else a crash would
-bring back what nobody else has. What can be lost: a connection, at any time; the next one begins a new session.
+Who sends what: this broker sends Fetch as a replica, over its own connection to the leader. A fetch offset tells the
+leader that this replica has everything before it. What is durable: appended records, as far as the disk has been
+flushed (safety comes from replication, not from the disk). If the leader returns a diverging epoch, the log is
+truncated, durably, before the next Fetch: otherwise a crash would bring back records that no other replica has. What
+can be lost: the connection, at any time; the next one opens a new fetch session.
 
-While a request is parked at the leader another one may be sent after it, which the leader takes as a call to answer:
-so a partition that comes to follow that leader need not wait until the parked request has had its time.
+While a Fetch is delayed at the leader, one more may be sent. The leader then completes the delayed one at once. So a
+partition that begins to follow this leader does not wait for `replica.fetch.wait.max.ms`.
 """
 
 from __future__ import annotations

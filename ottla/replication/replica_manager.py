@@ -1,8 +1,8 @@
-"""The replica manager: which replicas this broker hosts, leads and follows, as the image of the cluster says.
+"""Replica manager: the replicas that this broker hosts, leads and follows, according to the metadata image.
 
-It opens and drops replicas as topics come and go, lets each one lead or fetch from its leader (`replica_fetcher`), and
-tells the coordinators when leadership of a partition may have changed. What cannot be done about one change, because of
-a disk, keeps nothing else back: it is tried again.
+It opens and drops replicas as topics are created and deleted, makes each one leader or follower (`replica_fetcher`),
+and notifies the coordinators of changed leadership. If the disk refuses one change, the others are still made, and that
+one is tried again.
 """
 
 from __future__ import annotations

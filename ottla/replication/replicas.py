@@ -1,8 +1,8 @@
-"""The replicas this broker hosts: opened from disk at start, made and dropped as the image says.
+"""The replicas that this broker hosts: opened at the start, created and dropped according to the metadata image.
 
-Directories are named as Kafka names them, `topic-partition`, and carry the topic's id in `partition.metadata`. One
-that the image does not know is set aside as `-stray` and never deleted: missing metadata is no reason to lose data.
-A topic that was deleted is renamed to `-delete` at once, and its files go later, beside the loop.
+Directories have Kafka's names, `topic-partition`, and the topic id in `partition.metadata`. A directory that is not in
+the image is a stray: it is renamed to `-stray` and never deleted, since missing metadata is no reason to lose data. The
+directory of a deleted topic is renamed to `-delete` at once, and its files are deleted later in a thread.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The scrub of a broker: all that it has on the device is read and checked before anybody asks for it.
+"""Scrub of a broker: reads and checks all records on disk in the background.
 
-A chunk at a time is read in a thread, and then the task waits as long as `scrub_schedule` says: a full pass takes
-`ottla.scrub.interval.ms`. Damage is read a second time, through the log's own handle, before it is believed. Then its
-offsets are missing (`scrub`), in the manifest as in memory. A replica that can be copied anew leaves the in-sync
-and eligible sets, lets go of the damaged part and follows (`replication`); one that is alone answers
-KAFKA_STORAGE_ERROR there until the loss is accepted. Derived files are rebuilt at once.
+A thread reads one chunk. Then the task waits as long as `scrub_schedule` says, so that a full pass takes
+`ottla.scrub.interval.ms`. Damage is read a second time, through the log's own file handle, before it is accepted as
+damage. Then its offsets are marked as missing, in memory and in the manifest (`log.scrub`). If another replica has the
+records, this one leaves the ISR and ELR, drops the damaged part and copies it again as a follower. If not, reads there
+fail with KAFKA_STORAGE_ERROR until the loss is accepted. Indexes are rebuilt at once.
 """
 
 from __future__ import annotations

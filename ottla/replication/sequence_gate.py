@@ -1,18 +1,17 @@
-"""The out-of-order sequence gate of a partition: batches that were refused for the moment, so that those behind them
-are refused with the same error (KIP-98, and what librdkafka makes of it).
+"""Out-of-order sequence gate of a partition: batches after a refused batch are refused with the same error (KIP-98).
 
-An idempotent producer sends its batches one behind the other, without waiting. When the first is refused for the moment
-(no leader yet, too few replicas in sync, a full disk) and the second a moment later is not, the second is out of order.
-That is true, but librdkafka takes it for a reason to number everything anew, on all partitions, also what it has sent
-and got no answer for; whatever of that is in the log is then written twice. So the second is refused as the first was,
-and both come again in their order.
+An idempotent producer has several batches in flight. If the first is refused with a retriable error (no leader yet, too
+few in-sync replicas, a full disk) and the second is not, the second is out of order. OUT_OF_ORDER_SEQUENCE_NUMBER would
+be correct, but librdkafka then resets the sequences of all partitions, also of batches without a response; those that
+are in the log are written twice. So the second batch gets the error of the first, and the producer retries both in
+order.
 
-The first may also have been refused by the leader before this one: librdkafka sends what follows to the new leader
-while the old one has not answered yet. So it is the same with a producer's first batch in a leader epoch.
+The first batch may also have been refused by the previous leader: librdkafka sends the next ones to the new leader
+before the old leader has answered. So the same holds for a producer's first batch in a leader epoch.
 
-Of a producer that the log does not know any batch would be taken as its first. Another before it that comes later, for
-it was refused where nobody knew of the partition yet or not any more, would then count as one that was written long
-ago: acknowledged, and lost. So a batch that begins with another sequence than 0 has to come twice.
+If the log has no state of a producer, any batch is accepted as its first. If an earlier batch then comes late, because
+it was refused where the partition was not known yet or not known any more, it would look like an old duplicate:
+acknowledged, and lost. So the first batch of such a producer is refused once if its sequence is not 0.
 """
 
 from __future__ import annotations

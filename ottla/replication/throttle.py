@@ -1,4 +1,4 @@
-"""A budget of bytes per second, pure. Whoever overdraws it waits until the debt is paid: no buckets, no windows."""
+"""Replication throttle (KIP-73): a budget of bytes per second. If it is exceeded, the next bytes wait. Pure."""
 
 from __future__ import annotations
 

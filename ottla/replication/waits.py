@@ -1,15 +1,16 @@
-"""Delayed operations (Kafka's purgatory): requests that wait at this broker until something happens.
+"""Delayed operations (Kafka's purgatory): requests that wait on this broker for an event.
 
     Produce with acks=all      until the high watermark has passed its records
     Fetch                      until enough bytes are readable
-    replies of coordinators    until the high watermark has passed what they tell of
+    coordinator replies        until the high watermark has passed their records
     markers                    until they are committed
-    all of them                until their deadline, or until the client has gone
+    all of them                until their deadline, or until the client has disconnected
 
-A partition tells those who wait at it what happened (`DelayedByCommit`, `HighWatermarkListener`, `AppendListener`).
-That changes their state and marks those that have all they waited for; nothing is answered there. The marked ones are
-answered when the requests of one read have been served (`net.connection` calls `complete_due`), or, where the cause was
-none, in the next iteration of the loop. A Fetch waits for that in any case, since more may be appended before.
+A partition notifies its listeners (`DelayedByCommit`, `HighWatermarkListener`, `AppendListener`). A listener only
+changes its state, and marks its operation if that is complete; it sends no response. `net.connection` calls
+`complete_due` after it has served the requests of one read: this sends the responses of marked operations. If the event
+came from elsewhere, they are sent in the next iteration of the event loop. A Fetch always waits for the next iteration,
+since more records may be appended in this one.
 """
 
 from __future__ import annotations

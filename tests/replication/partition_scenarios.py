@@ -1,14 +1,14 @@
 """Text scenarios for replicas of one partition, each a real machine over a log of its own; nothing runs but what a line
 says. A record is one character.
 
-    state leader=1 epoch=1 in_sync=1,2,3 [min=2] [told=1,2]   the controller decides; all brokers hear of it, or these
+    state leader=1 epoch=1 in_sync=1,2,3 [min=2] [reported=1,2]   the controller decides; all brokers hear of it, or these
                                 [known=7,7,8]  the registrations under which it has them in sync
                                 [eligible=3]   not in sync, but taken to have all that is committed
     produce 1 ab [acks=all]     each character a batch of its own
     fetch 2 [leader=1] [as=8]   a follower asks its leader once (registered as 7, or 8), and takes what it gets
     check 10s                   so much time has passed: what does the leader make of its followers (lag: 30 s)
     gone 3                      these brokers are not registered, or about to go
-    accept [told=1]             the controller commits what was proposed
+    accept [reported=1]             the controller commits what was proposed
     refuse                      it does not
     lose 1 2                    a broker restarts without the last two records it had
 
