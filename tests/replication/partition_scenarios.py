@@ -1,7 +1,7 @@
 """Text scenarios for replicas of one partition, each a real machine over a log of its own; nothing runs but what a line
 says. A record is one character.
 
-    state leader=1 epoch=1 in_sync=1,2,3 [min=2] [reported=1,2]   the controller decides; all brokers hear of it, or these
+    state leader=1 epoch=1 in_sync=1,2,3 [min=2] [reported=1,2] the controller decides; all brokers hear of it, or these
                                 [known=7,7,8]  the registrations under which it has them in sync
                                 [eligible=3]   not in sync, but taken to have all that is committed
     produce 1 ab [acks=all]     each character a batch of its own
