@@ -147,7 +147,7 @@ class Simulation:
         every_s = random.choice([1.0, 3.0, 8.0])
         self.faults = Faults(self.cluster, self.clients, self.world.chance("faults"), every_s=every_s, only=only)
         damaged = not set(AT_REST).isdisjoint(self.faults.kinds)
-        scrubbed = self.world.chance("scrub").choice(["3000", "15000"] if damaged else ["15000", "60000"])
+        scrubbed = self.world.chance("scrub").choice(["10000", "15000"] if damaged else ["15000", "60000"])
         self.cluster.settings["ottla.scrub.interval.ms"] = scrubbed
 
     def _settings(self, random: Random) -> dict[str, str]:
