@@ -6,6 +6,7 @@ checked against Apache Kafka; tests that must own the process are skipped then.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import uuid
@@ -82,6 +83,30 @@ def broker(shared_broker: Served, request: pytest.FixtureRequest) -> Iterator[Se
     assert not complaints, "the broker logged:\n" + "\n".join(complaints)
 
 
+@pytest.fixture(scope="module")
+def module_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedBroker]:
+    """A broker that the tests of a module own, and may kill. The module's BROKER_ARGUMENTS are its arguments."""
+    if EXTERNAL:
+        pytest.skip("needs a broker process of its own")
+    process = WatchedBroker(tmp_path_factory.mktemp("broker"), *getattr(request.module, "BROKER_ARGUMENTS", ()))
+    yield process
+    since = len(process.log_text())
+    process.close()
+    assert not process.complaints(since), "the broker logged while it stopped:\n" + process.log_text()[since:]
+
+
+@pytest.fixture
+def own_broker(module_broker: WatchedBroker, request: pytest.FixtureRequest) -> Iterator[WatchedBroker]:
+    """The module's broker, which runs. Whatever it logs beyond INFO during the test must have been announced."""
+    since = len(module_broker.log_text())
+    if not module_broker.running:
+        module_broker.start()
+    yield module_broker
+    announced = [mark.args[0] for mark in request.node.iter_markers("broker_may_log")]
+    complaints = module_broker.complaints(since, announced)
+    assert not complaints, "the broker logged:\n" + "\n".join(complaints)
+
+
 @pytest.fixture
 def start_broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartBroker]:
     """Start brokers that this test owns, and may kill: `start_broker("--set", "name=value")`."""
@@ -150,6 +175,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((rank for rank, start in enumerate(LONGEST) if item.nodeid.startswith(start)), len(LONGEST))
 
     items.sort(key=rank)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Hundreds of tests collect garbage to see what they left: without what was there before, that takes no time."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

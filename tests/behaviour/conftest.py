@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-from tests.harness.topics import admin, brokers, make_topic, topic  # noqa: F401
+from tests.harness.topics import admin, brokers, make_topic, shared_brokers, topic  # noqa: F401
 from tests.interop.conftest import client  # noqa: F401

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -33,9 +34,10 @@ def topic_led_by(brokers: Brokers, admin: KafkaAdminClient, leader: int, **confi
     """A topic with one partition, which prefers this broker."""
     replicas = [leader, *(number for number in (1, 2, 3) if number != leader)]
     config = {key.replace("_", "."): value for key, value in configs.items()}
-    admin.create_topics([NewTopic("t", replica_assignments={0: replicas}, topic_configs=config)])
-    wait_for(lambda: brokers.leader("t") == leader and len(brokers.partition("t").isrs) == 3, "the topic")
-    return "t"
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    admin.create_topics([NewTopic(name, replica_assignments={0: replicas}, topic_configs=config)])
+    wait_for(lambda: brokers.leader(name) == leader and len(brokers.partition(name).isrs) == 3, "the topic")
+    return name
 
 
 def elect(admin: KafkaAdminClient, kind: int, partitions: dict[str, list[int]]) -> dict[tuple[str, int], str]:
@@ -50,21 +52,21 @@ def elect(admin: KafkaAdminClient, kind: int, partitions: dict[str, list[int]]) 
 
 def test_the_preferred_replica_leads_again_when_asked_to(brokers, admin):
     topic = topic_led_by(brokers, admin, 2)
-    assert elect(admin, PREFERRED, {"t": [0]}) == {("t", 0): "election_not_needed"}
+    assert elect(admin, PREFERRED, {topic: [0]}) == {(topic, 0): "election_not_needed"}
     assert brokers[2].stop() == 0
     wait_for(lambda: brokers.leader(topic) != 2, "another leader")
-    assert elect(admin, PREFERRED, {"t": [0]}) == {("t", 0): "preferred_leader_not_available"}
+    assert elect(admin, PREFERRED, {topic: [0]}) == {(topic, 0): "preferred_leader_not_available"}
     brokers[2].start()
     brokers.in_sync(topic, 3)
-    assert elect(admin, PREFERRED, {"t": [0]}) == {("t", 0): "none"}
+    assert elect(admin, PREFERRED, {topic: [0]}) == {(topic, 0): "none"}
     wait_for(lambda: brokers.leader(topic) == 2, "the preferred leader")  # others hear of it a little later
-    assert elect(admin, PREFERRED, {"t": [1]}) == {("t", 1): "unknown_topic_or_partition"}
+    assert elect(admin, PREFERRED, {topic: [1]}) == {(topic, 1): "unknown_topic_or_partition"}
     assert produce(brokers.bootstrap, topic, "a") == [0]
 
 
 def test_an_unclean_election_happens_only_on_request(brokers, admin):
     topic = topic_led_by(brokers, admin, 1, min_insync_replicas="1")
-    assert elect(admin, UNCLEAN, {"t": [0]}) == {("t", 0): "election_not_needed"}
+    assert elect(admin, UNCLEAN, {topic: [0]}) == {(topic, 0): "election_not_needed"}
     produce(brokers.bootstrap, topic, "a")
     brokers[3].kill()
     brokers[2].kill()
@@ -74,7 +76,7 @@ def test_an_unclean_election_happens_only_on_request(brokers, admin):
     brokers[2].start()
     wait_for(lambda: brokers.partition(topic).leader == -1, "nobody leads")
     with kafka_python_admin(brokers[2].bootstrap) as survivor:  # the other does not let go of brokers it knew
-        assert elect(survivor, UNCLEAN, {"t": [0]}) == {("t", 0): "none"}
+        assert elect(survivor, UNCLEAN, {topic: [0]}) == {(topic, 0): "none"}
     assert brokers.leader(topic) == 2
     assert read(brokers[2].bootstrap, topic, 1) == ["a"]
 
@@ -98,8 +100,8 @@ def test_auto_leader_rebalance_restores_preferred_leaders(tmp_path):
     ],
 )
 def test_invalid_reassignments_and_cancellations_are_refused(brokers, admin, replicas, refusal):
-    topic_led_by(brokers, admin, 1)
-    partition = TopicPartition("t", 0)
+    topic = topic_led_by(brokers, admin, 1)
+    partition = TopicPartition(topic, 0)
     answer = admin.alter_partition_reassignments({partition: replicas})
     assert {each: error.errno for each, error in answer.items()} == {partition: refusal}
     assert not admin.list_partition_reassignments()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import confluent_kafka
 import pytest
@@ -22,9 +21,10 @@ NOT_YET = {
 }
 
 
-@pytest.fixture
-def brokers(tmp_path: Path) -> Iterator[Brokers]:
-    made = Brokers(tmp_path, **{"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "3"})
+@pytest.fixture(scope="module")
+def shared_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    settings = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "3"}
+    made = Brokers(tmp_path_factory.mktemp("brokers"), **settings)
     yield made
     made.close()
 
@@ -43,13 +43,13 @@ def coordinator_of(brokers: Brokers, group: str) -> int:
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_goes_on_when_its_coordinator_dies(brokers, protocol):
-    topic = brokers.topic("read", min_insync_replicas="2")
+    topic = brokers.topic(min_insync_replicas="2")
     values = [str(n) for n in range(300)]
     produce(brokers.bootstrap, topic, *values[:100])
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": brokers.bootstrap,
-            "group.id": "g",
+            "group.id": protocol,
             "group.protocol": protocol,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
@@ -71,12 +71,12 @@ def test_a_group_goes_on_when_its_coordinator_dies(brokers, protocol):
     try:
         read_until(100)
         consumer.commit(asynchronous=False)
-        dead = coordinator_of(brokers, "g")
+        dead = coordinator_of(brokers, protocol)
         brokers[dead].kill()
         produce(brokers.bootstrap, topic, *values[100:200])
         read_until(200)
         wait_for(lambda: committed(consumer, topic), "a commit at the new coordinator", 60)
-        assert coordinator_of(brokers, "g") != dead
+        assert coordinator_of(brokers, protocol) != dead
         brokers[dead].start()
         brokers.in_sync(topic, 3)
         produce(brokers.bootstrap, topic, *values[200:])
@@ -115,7 +115,7 @@ def position(reader: confluent_kafka.Consumer, topic: str) -> int | None:
 
 
 def test_no_acknowledged_offset_commit_is_lost_when_brokers_are_killed(brokers):
-    topic = brokers.topic("read", min_insync_replicas="2")
+    topic = brokers.topic(min_insync_replicas="2")
     produce(brokers.bootstrap, topic, *(str(n) for n in range(100)))
 
     def client() -> confluent_kafka.Consumer:

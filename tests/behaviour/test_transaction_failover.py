@@ -7,7 +7,6 @@ import random
 import threading
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,15 +37,15 @@ def right(*codes: int) -> None:
             raise Trouble(code)
 
 
-@pytest.fixture
-def brokers(tmp_path: Path) -> Iterator[Brokers]:
-    made = Brokers(tmp_path, "", **FEW)
+@pytest.fixture(scope="module")
+def shared_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    made = Brokers(tmp_path_factory.mktemp("brokers"), **FEW)
     yield made
     made.close()
 
 
-def topic(brokers: Brokers, name: str, partitions: int = 3) -> str:
-    made = brokers.topic(name, partitions, min_insync_replicas="2")
+def topic(brokers: Brokers, partitions: int = 3) -> str:
+    made = brokers.topic(partitions=partitions, min_insync_replicas="2")
     for index in range(partitions):
         wait_for(partial(_is_in_sync, brokers, made, index), "three in sync")
     return made
@@ -93,9 +92,9 @@ class Lines:
 
 
 def test_a_transaction_over_many_brokers_is_seen_whole(brokers: Brokers):
-    name = topic(brokers, "t", 6)
+    name = topic(brokers, 6)
     assert len({brokers.partition(name, index).leader for index in range(6)}) == 3
-    producer = ConfluentTransactional(brokers.bootstrap, "x")
+    producer = ConfluentTransactional(brokers.bootstrap, "whole")
     try:
         for number, committed in enumerate((True, False, True)):
             producer.begin()
@@ -110,15 +109,15 @@ def test_a_transaction_over_many_brokers_is_seen_whole(brokers: Brokers):
 
 def test_a_transaction_continues_after_its_coordinator_was_killed(brokers: Brokers):
     """Whichever broker takes over: it goes on, is committed, and its markers reach all leaders."""
-    name = topic(brokers, "t", 3)
-    producer = ConfluentTransactional(brokers.bootstrap, "x")
+    name = topic(brokers)
+    producer = ConfluentTransactional(brokers.bootstrap, "continued")
     try:
         for number in range(3):
             producer.begin()
             for partition in range(3):
                 producer.send(name, b"%d" % number, partition=partition)
             with Lines(brokers) as lines:
-                found = lines.anybody().call("find_coordinator", 3, key="x", key_type=TRANSACTION)["node_id"]
+                found = lines.anybody().call("find_coordinator", 3, key="continued", key_type=TRANSACTION)["node_id"]
             brokers[found].kill()
             producer.commit()
             for partition in range(3):
@@ -134,9 +133,15 @@ def test_a_transaction_continues_after_its_coordinator_was_killed(brokers: Broke
 class Copier(threading.Thread):
     """Copies numbers to a partition, some in each transaction together with how far it has come."""
 
-    def __init__(self, brokers: Brokers, partition: int, count: int, *, second: bool) -> None:
+    def __init__(
+        self, brokers: Brokers, source: str, target: str, partition: int, count: int, *, second: bool
+    ) -> None:
         super().__init__(daemon=True)
         self.brokers = brokers
+        self.source = source
+        self.target = target
+        self.group = f"copy to {target}"
+        self.transactional_id = f"{self.group}-{partition}"
         self.partition = partition
         self.count = count
         self.second = second
@@ -155,24 +160,24 @@ class Copier(threading.Thread):
             raise
 
     def _copy(self, lines: Lines) -> None:
-        coordinator = lines.coordinator(f"copy-{self.partition}", TRANSACTION)
-        group = lines.coordinator("copy", GROUP)
-        leader = lines.leader("target", self.partition)
-        producer = Raw(coordinator, f"copy-{self.partition}")
+        coordinator = lines.coordinator(self.transactional_id, TRANSACTION)
+        group = lines.coordinator(self.group, GROUP)
+        leader = lines.leader(self.target, self.partition)
+        producer = Raw(coordinator, self.transactional_id)
         right(producer.init())
         while self.copied < self.count and not self.stopped.is_set():
             offset = self._committed(group)
             self.copied = offset
             end = min(offset + self.random.randint(1, 12), self.count)
             if not self.second:
-                right(*producer.add("target", self.partition), self._add_offsets(producer))
+                right(*producer.add(self.target, self.partition), self._add_offsets(producer))
             producer.connection = leader
             for number in range(offset, end):
                 version = 12 if self.second else 9
-                right(producer.send("target", b"%d" % number, partition=self.partition, version=version))
+                right(producer.send(self.target, b"%d" % number, partition=self.partition, version=version))
             producer.connection = group
             version = 5 if self.second else 3
-            right(producer.commit_offset("copy", "source", end, version=version, partition=self.partition))
+            right(producer.commit_offset(self.group, self.source, end, version=version, partition=self.partition))
             producer.connection = coordinator
             right(producer.end(committed=self.random.random() < 0.8, version=version))
 
@@ -183,13 +188,13 @@ class Copier(threading.Thread):
             transactional_id=producer.id,
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
-            group_id="copy",
+            group_id=self.group,
         )
         return int(answer["error_code"])
 
     def _committed(self, connection: Connection) -> int:
-        topics = [{"name": "source", "partition_indexes": [self.partition]}]
-        answer = connection.call("offset_fetch", 7, group_id="copy", topics=topics, require_stable=True)
+        topics = [{"name": self.source, "partition_indexes": [self.partition]}]
+        answer = connection.call("offset_fetch", 7, group_id=self.group, topics=topics, require_stable=True)
         right(answer["error_code"])
         place: dict[str, Any] = answer["topics"][0]["partitions"][0]
         right(place["error_code"])
@@ -209,24 +214,23 @@ def killed(brokers: Brokers, number: int) -> BrokerProcess:
 @pytest.mark.parametrize("second", [False, True], ids=["first version", "second version"])
 def test_a_transactional_copy_is_exact_though_brokers_are_killed_in_turn(brokers: Brokers, second: bool):
     count, partitions = 200, 3
-    topic(brokers, "source", partitions)
-    topic(brokers, "target", partitions)
-    copiers = [Copier(brokers, partition, count, second=second) for partition in range(partitions)]
+    source, target = topic(brokers, partitions), topic(brokers, partitions)
+    copiers = [Copier(brokers, source, target, partition, count, second=second) for partition in range(partitions)]
     for copier in copiers:
         copier.start()
     try:
         for turn in range(3):
             wait_for(partial(_has_copied, copiers, turn * 120), "some copies", 90)
             killed(brokers, turn + 1).start()
-            brokers.in_sync("target", 3)
+            brokers.in_sync(target, 3)
             brokers.in_sync("__transaction_state", 3)
         for copier in copiers:
             copier.join(90)
         assert [copier.failed for copier in copiers] == [None] * partitions
         expected = [b"%d" % number for number in range(count)]
         for partition in range(partitions):
-            read_until(brokers.bootstrap, "target", expected, partition=partition)
-            assert read(brokers.bootstrap, "target", partition) == expected
+            read_until(brokers.bootstrap, target, expected, partition=partition)
+            assert read(brokers.bootstrap, target, partition) == expected
     finally:
         for copier in copiers:
             copier.stopped.set()

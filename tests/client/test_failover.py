@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +13,7 @@ from ottla.client.values import TopicPartition
 from ottla.local.waiting import until
 from tests.client.clients import run
 from tests.conftest import EXTERNAL
+from tests.harness import topics
 from tests.harness.cluster import Brokers
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs broker processes of its own")
@@ -23,18 +22,17 @@ RECORDS = 4000
 PARTITIONS = 3
 
 
-@pytest.fixture
-def brokers(tmp_path: Path) -> Iterator[Brokers]:
-    started = Brokers(tmp_path)
-    yield started
-    started.close()
+shared_brokers = topics.shared_brokers
+brokers = topics.brokers
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_leader_that_dies_costs_no_record_and_no_order(brokers: Brokers, protocol):
+def test_a_leader_that_dies_costs_no_record_and_no_order(brokers: Brokers, protocol, fresh_name):
+    topic = fresh_name()
+
     async def scenario() -> None:
         async with Admin(brokers.bootstrap) as admin:
-            await admin.create_topics([NewTopic("t", PARTITIONS, 3, {"min.insync.replicas": "2"})])
+            await admin.create_topics([NewTopic(topic, PARTITIONS, 3, {"min.insync.replicas": "2"})])
         seen: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
 
         async def read(consumer: Consumer) -> None:
@@ -43,9 +41,9 @@ def test_a_leader_that_dies_costs_no_record_and_no_order(brokers: Brokers, proto
                     seen[record.partition].append(int(record.value))
 
         consumer = Consumer(
-            "t",
+            topic,
             bootstrap_servers=brokers.bootstrap,
-            group_id="g",
+            group_id=topic,
             group_protocol=protocol,
             auto_offset_reset="earliest",
             auto_commit_interval_ms=200,
@@ -54,10 +52,10 @@ def test_a_leader_that_dies_costs_no_record_and_no_order(brokers: Brokers, proto
             reading = asyncio.create_task(read(consumer))
             sent = []
             for number in range(RECORDS):
-                sent.append(await producer.send("t", b"%d" % number, partition=number % PARTITIONS))
+                sent.append(await producer.send(topic, b"%d" % number, partition=number % PARTITIONS))
                 if number == RECORDS // 2:
                     await asyncio.gather(*sent)
-                    await asyncio.to_thread(brokers[brokers.leader("t")].kill)
+                    await asyncio.to_thread(brokers[brokers.leader(topic)].kill)
                 if number % 10 == 0:
                     await asyncio.sleep(0.001)
             places = [metadata.offset for metadata in await asyncio.gather(*sent)]
@@ -65,7 +63,7 @@ def test_a_leader_that_dies_costs_no_record_and_no_order(brokers: Brokers, proto
                 offsets = [at for at in places[partition::PARTITIONS] if at >= 0]
                 assert offsets == sorted(offsets)
             await until(lambda: sum(map(len, seen.values())) >= RECORDS, "everything read", 45)
-            ends = await consumer.end_offsets([TopicPartition("t", partition) for partition in range(PARTITIONS)])
+            ends = await consumer.end_offsets([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
             assert sum(ends.values()) == RECORDS, "nothing is in the log twice"
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
@@ -74,16 +72,18 @@ def test_a_leader_that_dies_costs_no_record_and_no_order(brokers: Brokers, proto
     run(scenario())
 
 
-def test_partitions_move_and_preferred_replicas_lead(brokers: Brokers):
+def test_partitions_move_and_preferred_replicas_lead(brokers: Brokers, fresh_name):
+    topic = fresh_name()
+
     async def scenario() -> None:
-        place = TopicPartition("t", 0)
+        place = TopicPartition(topic, 0)
         async with Admin(brokers.bootstrap) as admin, Producer(brokers.bootstrap) as producer:
-            await admin.create_topics([NewTopic("t", assignment={0: [1, 2]})])
-            await producer.send_and_wait("t", b"before")
+            await admin.create_topics([NewTopic(topic, assignment={0: [1, 2]})])
+            await producer.send_and_wait(topic, b"before")
             await admin.reassign({place: [3, 2]})
 
             async def moved() -> bool:
-                partition = (await admin.describe_topics(["t"]))["t"].partitions[0]
+                partition = (await admin.describe_topics([topic]))[topic].partitions[0]
                 return partition.replicas == (3, 2) and set(partition.in_sync) == {2, 3}
 
             await until(moved, "the move")
@@ -91,9 +91,9 @@ def test_partitions_move_and_preferred_replicas_lead(brokers: Brokers):
             await admin.elect_leaders([place])
 
             async def led() -> bool:
-                return (await admin.describe_topics(["t"]))["t"].partitions[0].leader == 3
+                return (await admin.describe_topics([topic]))[topic].partitions[0].leader == 3
 
             await until(led, "the preferred leader")
-            assert (await producer.send_and_wait("t", b"after")).offset == 1
+            assert (await producer.send_and_wait(topic, b"after")).offset == 1
 
     run(scenario())

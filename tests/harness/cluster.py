@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,25 @@ class Brokers(LocalCluster):
         """Nobody will want its data."""
         self.kill()
 
-    def topic(self, name: str = "t", partitions: int = 1, **configs: str) -> str:
+    def restore(self) -> None:
+        """Three that run, with every replica in sync: as they were before a test killed or paused some."""
+        for broker in self.brokers.values():
+            broker.resume()
+        self.start()
+        wait_for(self._whole, "three brokers, and every replica in sync", 60)
+
+    def _whole(self) -> bool:
+        seen = self._metadata()
+        partitions = [each for topic in seen.topics.values() for each in topic.partitions.values()] if seen else []
+        return (
+            seen is not None
+            and len(seen.brokers) == 3
+            and all(each.leader > 0 and len(each.isrs) == len(each.replicas) for each in partitions)
+        )
+
+    def topic(self, name: str = "", partitions: int = 1, **configs: str) -> str:
+        """A new topic; without a name, one that no other test uses."""
+        name = name or f"t-{uuid.uuid4().hex[:8]}"
         config = {key.replace("_", "."): value for key, value in configs.items()}
         self.admin.create_topics([NewTopic(name, partitions, 3, config=config)])[name].result(10)
         wait_for(lambda: len(self.partition(name).isrs) == 3, "three in sync")
@@ -57,7 +76,7 @@ class Brokers(LocalCluster):
     def partition(self, topic: str, index: int = 0) -> Any:
         return wait_for(lambda: self._metadata(topic), "an answer", 30).topics[topic].partitions[index]
 
-    def _metadata(self, topic: str) -> Any:
+    def _metadata(self, topic: str | None = None) -> Any:
         """librdkafka goes on asking one that was killed, if it has not heard of that when it begins."""
         try:
             return self.admin.list_topics(topic, timeout=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -16,12 +15,19 @@ from tests.harness.cluster import Brokers
 MakeTopic = Callable[..., str]
 
 
-@pytest.fixture
-def brokers(tmp_path: Path) -> Iterator[Brokers]:
-    """Three that this test may kill."""
-    made = Brokers(tmp_path)
+@pytest.fixture(scope="module")
+def shared_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    made = Brokers(tmp_path_factory.mktemp("brokers"))
     yield made
     made.close()
+
+
+@pytest.fixture
+def brokers(shared_brokers: Brokers) -> Brokers:
+    """Three that this test may kill. The tests of a module share them: each uses topics, groups and transactional ids
+    of its own, and begins when all three run and every replica is in sync."""
+    shared_brokers.restore()
+    return shared_brokers
 
 
 @pytest.fixture

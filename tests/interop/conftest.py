@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.topics import admin, brokers, make_topic, topic  # noqa: F401 (fixtures)
+from tests.harness.topics import admin, make_topic, topic  # noqa: F401 (fixtures)
 from tests.interop.clients import CLIENTS, Client
 
 
