@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import uuid
 from typing import Any
 
 import confluent_kafka
@@ -21,7 +22,13 @@ from tests.interop.clients import CODECS, Confluent, Record
 CONFLUENT = Confluent()
 
 
-def topic_on(broker: WatchedBroker, name: str = "kept", partitions: int = 1, **config: Any) -> str:
+@pytest.fixture
+def broker(own_broker: WatchedBroker) -> WatchedBroker:
+    return own_broker
+
+
+def topic_on(broker: WatchedBroker, partitions: int = 1, **config: Any) -> str:
+    name = f"kept-{uuid.uuid4().hex[:8]}"
     return create_topic(AdminClient({"bootstrap.servers": broker.bootstrap}), name, partitions, **config)
 
 
@@ -56,8 +63,7 @@ def restart(request):
     return request.param
 
 
-def test_every_byte_is_there_after_a_restart(start_broker, restart):
-    broker = start_broker()
+def test_every_byte_is_there_after_a_restart(broker, restart):
     topic = topic_on(broker)
     for codec in CODECS:
         records = [Record(f"{codec} {i}".encode() * 50, b"k", (("h", b"v"),)) for i in range(200)]
@@ -69,20 +75,18 @@ def test_every_byte_is_there_after_a_restart(start_broker, restart):
     assert CONFLUENT.produce(broker.bootstrap, topic, [Record(b"next")]) == [1_000]
 
 
-def test_many_small_segments_are_there_after_a_restart(start_broker, restart):
-    broker = start_broker()
+def test_many_small_segments_are_there_after_a_restart(broker, restart):
     topic = topic_on(broker, segment_bytes=1_048_576)
     for _ in range(5):
         CONFLUENT.produce(broker.bootstrap, topic, [Record(b"x" * 100_000) for _ in range(12)])
     before = all_bytes(broker, topic)
     restart(broker)
     assert all_bytes(broker, topic) == before
-    segments = [path.name for path in broker.data.rglob("*.log") if path.parent.name == "kept-0"]
+    segments = [path.name for path in broker.data.rglob("*.log") if path.parent.name == f"{topic}-0"]
     assert len(segments) > 3
 
 
-def test_topics_ids_and_configurations_are_there_after_a_restart(start_broker, restart):
-    broker = start_broker()
+def test_topics_ids_and_configurations_are_there_after_a_restart(broker, restart):
     topic = topic_on(broker, partitions=3, retention_ms=123_456)
     with Connection(broker) as connection:
         topic_id = topic_id_of(connection, topic)
@@ -96,8 +100,7 @@ def test_topics_ids_and_configurations_are_there_after_a_restart(start_broker, r
     assert configs["retention.ms"] == "123456"
 
 
-def test_deleted_records_stay_deleted_after_a_restart(start_broker, restart):
-    broker = start_broker()
+def test_deleted_records_stay_deleted_after_a_restart(broker, restart):
     topic = topic_on(broker)
     CONFLUENT.produce(broker.bootstrap, topic, [Record(b"x")] * 10)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -107,8 +110,7 @@ def test_deleted_records_stay_deleted_after_a_restart(start_broker, restart):
     assert CONFLUENT.bounds(broker.bootstrap, topic) == (4, 10)
 
 
-def test_a_deleted_topic_stays_deleted_after_a_restart(start_broker, restart):
-    broker = start_broker()
+def test_a_deleted_topic_stays_deleted_after_a_restart(broker, restart):
     topic = topic_on(broker)
     CONFLUENT.produce(broker.bootstrap, topic, [Record(b"x")])
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -118,8 +120,7 @@ def test_a_deleted_topic_stays_deleted_after_a_restart(start_broker, restart):
     assert topic not in admin.list_topics(timeout=10).topics
 
 
-def test_a_producers_sequence_is_remembered_over_a_restart(start_broker, restart):
-    broker = start_broker()
+def test_a_producers_sequence_is_remembered_over_a_restart(broker, restart):
     topic = topic_on(broker)
     with Connection(broker) as connection:
         answer = new_producer_id(connection)
@@ -137,8 +138,7 @@ def test_a_producers_sequence_is_remembered_over_a_restart(start_broker, restart
 
 
 @pytest.mark.broker_may_log("the last batch is not whole")
-def test_a_torn_tail_is_cut_at_the_last_whole_batch(start_broker):
-    broker = start_broker()
+def test_a_torn_tail_is_cut_at_the_last_whole_batch(broker):
     topic = topic_on(broker)
     with Connection(broker) as connection:
         for _ in range(5):
@@ -154,8 +154,7 @@ def test_a_torn_tail_is_cut_at_the_last_whole_batch(start_broker):
         assert produce(connection, topic, batch())["base_offset"] == 5
 
 
-def test_lost_indexes_are_rebuilt(start_broker):
-    broker = start_broker()
+def test_lost_indexes_are_rebuilt(broker):
     topic = topic_on(broker)
     times = [1_750_000_000_000, 1_750_000_000_100, 1_750_000_000_200]
     for timestamp_ms in times:
@@ -169,9 +168,8 @@ def test_lost_indexes_are_rebuilt(start_broker):
     assert CONFLUENT.consume(broker.bootstrap, topic, 1, start=250)[0].offset == 250
 
 
-def test_nothing_acknowledged_is_lost_doubled_or_reordered_over_repeated_kills(start_broker):
+def test_nothing_acknowledged_is_lost_doubled_or_reordered_over_repeated_kills(broker):
     """An idempotent producer writes through three kills of the broker; everything is counted."""
-    broker = start_broker()
     topic = topic_on(broker)
     acknowledged: list[int] = []
     failures: list[object] = []
@@ -222,8 +220,7 @@ def test_nothing_acknowledged_is_lost_doubled_or_reordered_over_repeated_kills(s
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_broker_cleanly(start_broker, number):
-    broker = start_broker()
+def test_a_signal_stops_the_broker_cleanly(broker, number):
     topic_on(broker)
     with Connection(broker) as connection:
         connection.call("api_versions", 0)
@@ -231,9 +228,8 @@ def test_a_signal_stops_the_broker_cleanly(start_broker, number):
         assert broker.wait(15) == 0
 
 
-def test_files_named_like_a_partition_are_left_alone(start_broker):
+def test_files_named_like_a_partition_are_left_alone(broker):
     """The embedded store keeps such files beside the logs."""
-    broker = start_broker()
     assert broker.stop() == 0
     file = broker.data / "store.db-session-1460159442781289"
     file.write_bytes(b"")

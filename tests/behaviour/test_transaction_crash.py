@@ -30,25 +30,27 @@ from ottla.wire import marker as markers
 from ottla.wire.marker import Marker
 from ottla.wire.records import iterate
 from tests.behaviour.test_transaction_protocol import NONE, Raw
-from tests.conftest import StartBroker
 from tests.harness.brokers import WatchedBroker
 from tests.harness.raw import Closed, Connection
 from tests.harness.topics import create_topic
 from tests.interop.clients import Confluent
 from tests.interop.transactional import read, read_until
 
-FEW = ("--set", "transaction.state.log.num.partitions=1", "--set", "offsets.topic.num.partitions=1")
+BROKER_ARGUMENTS = ("--set", "transaction.state.log.num.partitions=1", "--set", "offsets.topic.num.partitions=1")
 STATE_LOG = "__transaction_state-0"
 
 
 @pytest.fixture
-def broker(start_broker: StartBroker) -> WatchedBroker:
-    broker = start_broker(*FEW)
-    with Connection(broker) as connection:
+def broker(own_broker: WatchedBroker) -> WatchedBroker:
+    with Connection(own_broker) as connection:
         for key_type in (0, 1):
             connection.call("find_coordinator", 3, key="any", key_type=key_type)
-    create_topic(AdminClient({"bootstrap.servers": broker.bootstrap}), "t", 2)
-    return broker
+    return own_broker
+
+
+@pytest.fixture
+def topic(broker: WatchedBroker, fresh_name: Callable[[], str]) -> str:
+    return create_topic(AdminClient({"bootstrap.servers": broker.bootstrap}), fresh_name(), 2)
 
 
 @pytest.fixture
@@ -119,77 +121,84 @@ def test_the_producer_id_is_kept_over_a_kill(broker: WatchedBroker, producer: Ra
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_open_transaction_continues_after_a_kill(broker: WatchedBroker, producer: Raw, committed: bool):
-    assert producer.send("t", b"before") == NONE
+def test_an_open_transaction_continues_after_a_kill(broker: WatchedBroker, producer: Raw, topic: str, committed: bool):
+    assert producer.send(topic, b"before") == NONE
     restarted(broker, producer)
     assert producer.state() == "Ongoing"
-    assert read(broker.bootstrap, "t") == []
-    assert producer.send("t", b"after") == NONE
-    assert producer.send("t", b"elsewhere", partition=1) == NONE
+    assert read(broker.bootstrap, topic) == []
+    assert producer.send(topic, b"after") == NONE
+    assert producer.send(topic, b"elsewhere", partition=1) == NONE
     assert producer.end(committed=committed) == NONE
-    read_until(broker.bootstrap, "t", [b"before", b"after"] if committed else [])
-    read_until(broker.bootstrap, "t", [b"elsewhere"] if committed else [], partition=1)
+    read_until(broker.bootstrap, topic, [b"before", b"after"] if committed else [])
+    read_until(broker.bootstrap, topic, [b"elsewhere"] if committed else [], partition=1)
 
 
 @pytest.mark.parametrize("marked_already", [0, 1, 2])
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_prepared_transaction_is_completed_after_a_kill(
-    broker: WatchedBroker, producer: Raw, committed: bool, marked_already: int
+    broker: WatchedBroker, producer: Raw, topic: str, committed: bool, marked_already: int
 ):
     for partition in range(2):
-        assert producer.send("t", b"%d" % partition, partition=partition) == NONE
+        assert producer.send(topic, b"%d" % partition, partition=partition) == NONE
     broker.kill()
     state = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
     forge(broker, STATE_LOG, prepared(producer.id, state))
     for partition in range(marked_already):
-        forge(broker, f"t-{partition}", marked(producer, committed=committed))
+        forge(broker, f"{topic}-{partition}", marked(producer, committed=committed))
     started(broker, producer)
     producer.settled()
     assert producer.state() == ("CompleteCommit" if committed else "CompleteAbort")
     for partition in range(2):
-        read_until(broker.bootstrap, "t", [b"%d" % partition] if committed else [], partition=partition)
-        assert Confluent().bounds(broker.bootstrap, "t", partition) == (0, 2)  # one record, one marker
+        read_until(broker.bootstrap, topic, [b"%d" % partition] if committed else [], partition=partition)
+        assert Confluent().bounds(broker.bootstrap, topic, partition) == (0, 2)  # one record, one marker
 
 
-def test_offsets_of_a_prepared_transaction_are_committed_after_a_kill(broker: WatchedBroker, producer: Raw):
-    assert producer.commit_offset("g", "t", 42) == NONE
+def test_offsets_of_a_prepared_transaction_are_committed_after_a_kill(broker: WatchedBroker, producer: Raw, topic: str):
+    assert producer.commit_offset("g", topic, 42) == NONE
     broker.kill()
     forge(broker, STATE_LOG, prepared(producer.id, TransactionState.PREPARE_COMMIT))
     started(broker, producer)
     producer.settled()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    asked = ConsumerGroupTopicPartitions("g", [TopicPartition("t", 0)])
+    asked = ConsumerGroupTopicPartitions("g", [TopicPartition(topic, 0)])
     found = admin.list_consumer_group_offsets([asked], require_stable=True)["g"].result(10)
     assert found.topic_partitions[0].offset == 42
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_acknowledged_end_txn_survives_a_kill(broker: WatchedBroker, producer: Raw, committed: bool):
+def test_an_acknowledged_end_txn_survives_a_kill(broker: WatchedBroker, producer: Raw, topic: str, committed: bool):
     expected = []
     for number in range(4):
-        assert producer.send("t", b"%d" % number) == NONE
+        assert producer.send(topic, b"%d" % number) == NONE
         assert producer.end(committed=committed) == NONE
         expected += [b"%d" % number] if committed else []
         restarted(broker, producer)
         producer.settled()
-        read_until(broker.bootstrap, "t", expected)
+        read_until(broker.bootstrap, topic, expected)
 
 
-def test_a_transaction_whose_producer_died_with_the_broker_is_aborted_in_time(broker: WatchedBroker, producer: Raw):
+def test_a_transaction_whose_producer_died_with_the_broker_is_aborted_in_time(
+    broker: WatchedBroker, producer: Raw, topic: str
+):
     assert producer.init(timeout_ms=2000) == NONE
-    assert producer.send("t", b"orphan") == NONE
+    assert producer.send(topic, b"orphan") == NONE
     restarted(broker, producer)
     wait_for(lambda: producer.state() == "CompleteAbort", "the timeout")
-    assert read(broker.bootstrap, "t") == []
+    assert read(broker.bootstrap, topic) == []
 
 
 class Copier(threading.Thread):
     """Copies numbers to a partition, some in each transaction together with how far it has come; begins anew whenever
     something goes wrong. Now and then it aborts."""
 
-    def __init__(self, broker: WatchedBroker, partition: int, count: int, *, second: bool) -> None:
+    def __init__(
+        self, broker: WatchedBroker, source: str, target: str, partition: int, count: int, *, second: bool
+    ) -> None:
         super().__init__(daemon=True)
         self.broker = broker
+        self.source = source
+        self.target = target
+        self.group = f"copy to {target}"
         self.partition = partition
         self.count = count
         self.second = second
@@ -209,8 +218,8 @@ class Copier(threading.Thread):
 
     def _copy(self, connection: Connection) -> None:
         for key_type in (0, 1):
-            right(connection.call("find_coordinator", 3, key="copy", key_type=key_type)["error_code"])
-        producer = Raw(connection, f"copy-{self.partition}")
+            right(connection.call("find_coordinator", 3, key=self.group, key_type=key_type)["error_code"])
+        producer = Raw(connection, f"{self.group}-{self.partition}")
         right(producer.init())
         while self.copied < self.count:
             offset = self._committed(connection)
@@ -218,15 +227,14 @@ class Copier(threading.Thread):
             end = min(offset + self.random.randint(1, 12), self.count)
             for number in range(offset, end):
                 if not self.second:
-                    right(*producer.add("target", self.partition))
+                    right(*producer.add(self.target, self.partition))
                 version = 12 if self.second else 9
-                right(producer.send("target", b"%d" % number, partition=self.partition, version=version))
+                right(producer.send(self.target, b"%d" % number, partition=self.partition, version=version))
             if not self.second:
                 right(self._add_offsets(producer))
-            right(
-                producer.commit_offset("copy", "source", end, version=5 if self.second else 3, partition=self.partition)
-            )
-            right(producer.end(committed=self.random.random() < 0.8, version=5 if self.second else 3))
+            version = 5 if self.second else 3
+            right(producer.commit_offset(self.group, self.source, end, version=version, partition=self.partition))
+            right(producer.end(committed=self.random.random() < 0.8, version=version))
 
     def _add_offsets(self, producer: Raw) -> int:
         answer = producer.connection.call(
@@ -235,13 +243,13 @@ class Copier(threading.Thread):
             transactional_id=producer.id,
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
-            group_id="copy",
+            group_id=self.group,
         )
         return int(answer["error_code"])
 
     def _committed(self, connection: Connection) -> int:
-        topics = [{"name": "source", "partition_indexes": [self.partition]}]
-        answer = connection.call("offset_fetch", 7, group_id="copy", topics=topics, require_stable=True)
+        topics = [{"name": self.source, "partition_indexes": [self.partition]}]
+        answer = connection.call("offset_fetch", 7, group_id=self.group, topics=topics, require_stable=True)
         right(answer["error_code"])
         place = answer["topics"][0]["partitions"][0]
         right(place["error_code"])
@@ -266,13 +274,13 @@ def _has_copied(copiers: list[Copier], count: int) -> bool:
     "second", [pytest.param(False, id="first version", marks=pytest.mark.long), pytest.param(True, id="second version")]
 )
 def test_a_transactional_copy_is_exact_though_the_broker_is_killed_again_and_again(
-    start_broker: StartBroker, second: bool
+    broker: WatchedBroker, fresh_name: Callable[[], str], second: bool
 ):
-    broker = start_broker(*FEW)
     count, partitions = 250, 3
-    for name in ("source", "target"):
+    source, target = fresh_name(), fresh_name()
+    for name in (source, target):
         create_topic(AdminClient({"bootstrap.servers": broker.bootstrap}), name, partitions)
-    copiers = [Copier(broker, partition, count, second=second) for partition in range(partitions)]
+    copiers = [Copier(broker, source, target, partition, count, second=second) for partition in range(partitions)]
     for copier in copiers:
         copier.start()
     try:
@@ -285,7 +293,7 @@ def test_a_transactional_copy_is_exact_though_the_broker_is_killed_again_and_aga
         assert [copier.failed for copier in copiers] == [None] * partitions
         expected = [b"%d" % number for number in range(count)]
         for partition in range(partitions):
-            read_until(broker.bootstrap, "target", expected, partition=partition)
+            read_until(broker.bootstrap, target, expected, partition=partition)
     finally:
         for copier in copiers:
             copier.stopped.set()
