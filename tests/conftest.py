@@ -134,19 +134,34 @@ def fresh_name(request: pytest.FixtureRequest) -> Callable[[], str]:
     return lambda: f"{stem}-{uuid.uuid4().hex[:8]}"
 
 
+SHARING_SPARK = (
+    "tests/spark/test_avro.py",
+    "tests/spark/test_batch_sink.py",
+    "tests/spark/test_sink.py",
+    "tests/spark/test_source.py",
+    "tests/spark/connectors/test_parquet.py",
+    "tests/spark/connectors/test_postgres_in_spark.py",
+    "tests/spark/pipeline/test_validate.py",
+)
+"""Files whose tests use one Spark session, which takes ten seconds to start."""
 LONGEST = (
     "tests/soak/test_soak.py",
     "tests/cli/test_drill.py",
-    "tests/spark/",
+    *SHARING_SPARK,
     "tests/sim/test_simulation.py",
+    "tests/spark/test_kills.py",
+    "tests/behaviour/test_transaction_crash.py",
+    "tests/spark/test_standalone.py",
     "tests/sim/test_planted_defects.py",
     "tests/soak/",
-    "tests/behaviour/test_transaction_crash.py",
-    "tests/cli/test_dev.py",
     "tests/cluster/",
+    "tests/behaviour/test_rolling_restart.py",
+    "tests/cli/test_dev.py",
+    "tests/spark/",
     "tests/behaviour/test_restart.py",
     "tests/interop/test_groups_sharing.py",
     "tests/behaviour/test_serve_process.py",
+    "tests/behaviour/test_transaction_failover.py",
     "tests/behaviour/test_replication.py",
     "tests/sim/",
     "tests/client/",
@@ -161,13 +176,6 @@ LONGEST = (
 )
 """What takes longest goes first, in this order: whichever process came to it last would keep all waiting. Needs
 `--no-loadscope-reorder`."""
-SHARING_SPARK = (
-    "tests/spark/test_avro.py",
-    "tests/spark/test_sink.py",
-    "tests/spark/test_source.py",
-    "tests/spark/connectors/test_parquet.py",
-    "tests/spark/connectors/test_postgres_in_spark.py",
-)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -183,7 +191,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Hundreds of tests collect garbage to see what they left: without what was there before, that takes no time."""
+    """Many tests collect garbage to see what they left: without what was there before, that takes no time."""
     gc.enable()
     gc.collect()
     gc.freeze()
