@@ -77,10 +77,10 @@ class Session:
 
     def check_api(self, api: Api, version: int) -> None:
         if not self.may(api.operation_of(version)):
-            raise Refused(ErrorCode.cluster_authorization_failed, "Only brokers ask this, and only each other.")
+            raise Refused(ErrorCode.cluster_authorization_failed, "This API is for requests between brokers only.")
 
     def check_is_broker(self, broker_id: int) -> None:
         """A replica id moves the high watermark (CVE-2018-1288), so only the authenticated broker itself may send it.
         Below 0: no broker."""
         if broker_id >= 0 and self.broker_id != broker_id:
-            raise Refused(ErrorCode.cluster_authorization_failed, "Only a broker can ask this, and only for itself.")
+            raise Refused(ErrorCode.cluster_authorization_failed, "A broker may send this for itself only.")

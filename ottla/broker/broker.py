@@ -310,7 +310,7 @@ class Broker:
                 if not any(p.leads and len(p.in_sync) > 1 for p in self.replicas):
                     return
                 await asyncio.sleep(HAND_OVER_LOOK_SECONDS)
-            log.warning("broker %d stops although it still leads: nobody took over in time", self.id)
+            log.warning("broker %d stops although it still leads: no other broker took over in time", self.id)
         except (Fault, Refused) as failure:
             log.warning("broker %d stops without handing over: %s", self.id, failure)
 
@@ -360,7 +360,7 @@ class Broker:
                 cluster=configs.get(None, {}), broker=configs.get(self.id, {})
             )
         except BadConfig as bad:
-            log.error("broker %d goes on with the settings it has: %s", self.id, "; ".join(bad.problems))
+            log.error("broker %d keeps its present settings: %s", self.id, "; ".join(bad.problems))
         self.cluster.rules = rules_of(self.config, configs)
         self._server.limits = NetworkLimits.of(self.config)
         self.replica_manager.configure()

@@ -33,7 +33,7 @@ def take_mark(disk: Disk, config: BrokerConfig, image: Image, replicas: Replicas
     if known > mark.epoch:
         log.error(
             "%s is older than what broker %d had when it was last in the cluster (broker epoch %d, known is %d): a "
-            "backup was put back. What was written since is copied from other replicas; where there are none it is "
+            "backup was restored. Later records are copied from other replicas; without other replicas they are "
             "lost.", config.data_dir, config.broker_id, mark.epoch, known,
         )  # fmt: skip
         replicas.outdated = True
@@ -90,11 +90,11 @@ def _rebuild_owner(disk: Disk, config: BrokerConfig, image: Image, damaged: Faul
             f"mounted and that --id and --store are right. If they are, write these lines into {path} and start again: "
             f"{lines}."
         )
-    aside = quarantine_file(disk, path)
+    quarantined = quarantine_file(disk, path)
     checkpoints.write_meta_properties(disk, config.data_dir, _owner(config, image))
     log.warning(
         "%s It was rebuilt: the partitions in %s are those of broker %d in cluster %s. The damaged file is %s.",
-        damaged, config.data_dir, config.broker_id, image.cluster_id, aside,
+        damaged, config.data_dir, config.broker_id, image.cluster_id, quarantined,
     )  # fmt: skip
 
 

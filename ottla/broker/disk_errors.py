@@ -71,7 +71,7 @@ class DiskErrors:
         self._timer = None
         for partition, refusals in list(self._refusals.items()):
             if refusals.writing and partition.log_end > refusals.log_end:
-                log.info("%s: the disk takes writes again", partition)
+                log.info("%s: the disk accepts writes again", partition)
                 del self._refusals[partition]
             elif now - refusals.logged_at >= 2 * LINE_SECONDS:
                 del self._refusals[partition]  # no attempts for a while

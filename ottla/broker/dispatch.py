@@ -256,7 +256,7 @@ class Dispatch:
         _, _, correlation_id, client_id, pos = parse_request_header(frame)
         request = Request(route, connection, correlation_id, client_id, connection.session)
         message = route.decode(frame, pos)
-        refused = Refused(ErrorCode.cluster_authorization_failed, "Only brokers ask this, and only each other.")
+        refused = Refused(ErrorCode.cluster_authorization_failed, "This API is for requests between brokers only.")
         return self._refusal(request, message, refused)
 
     async def serve_forwarded(self, frame: memoryview, session: Session) -> bytes:

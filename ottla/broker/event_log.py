@@ -70,7 +70,7 @@ class EventLog:
             log.info("the last stop was clean: %s opened in %.1f s", count(len(found), "log"), seconds)
         else:
             log.info(
-                "the last stop was %s: %s opened in %.1f s, %d checked, %d bytes read, %d bytes cut",
+                "the last stop was %s: %s opened in %.1f s, %d checked, %d bytes read, %d bytes truncated",
                 "clean" if clean else "not clean", count(len(found), "log"), seconds, len(checked),
                 sum(each.checked_bytes for each in checked), sum(each.cut_bytes for each in checked),
             )  # fmt: skip

@@ -64,7 +64,7 @@ class Status:
         self._measure_lag_later()
         log.info("metrics on http://%s/metrics", address_text(host, self.port))
         if not is_loopback(host):
-            log.warning("metrics can be read from beyond this machine, by anybody")
+            log.warning("metrics can be read from other machines, without authentication")
 
     async def close(self) -> None:
         if self._timer is not None:

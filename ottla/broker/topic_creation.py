@@ -55,7 +55,7 @@ async def catch_up(cluster: Cluster) -> None:
     try:
         await cluster.catch_up()
     except Fault as fault:
-        log.warning("what the controller did will be seen here later: %s", fault)
+        log.warning("the controller's change is not visible on this broker yet: %s", fault)
 
 
 def _result(answer: CreatableTopicResult) -> TopicResult:

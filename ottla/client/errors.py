@@ -88,7 +88,7 @@ class NoAnswer(TimedOut):
 
 
 class NotUnderstood(ClientError):
-    """What answers is no Kafka broker, or one that speaks no version we speak."""
+    """What answers is no Kafka broker, or one that supports no version that we support."""
 
     hint = "Is the port that of a Kafka-compatible broker, without TLS?"
 

@@ -292,7 +292,7 @@ LOG_SETTINGS: Final = (
         "ottla.scrub.interval.ms",
         _LONG,
         604800000,
-        "All sealed segments are read and checked once in this time, in the background; damage is copied again from "
+        "All closed segments are read and checked once in this time, in the background; damage is copied again from "
         "another replica. -1: never.",
         low=-1,
         dynamic=_CLUSTER,

@@ -386,14 +386,14 @@ class CoordinatorService(ABC, Generic[M]):
             self._arm(slot)
 
 
-class InTurns:
-    """Each key once. Hashing long keys takes time (`java_hash`): other work goes on in between."""
+class Interleaved:
+    """Each key once. Hashing long keys takes time (`java_hash`), so the event loop runs other tasks in between."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys = iter(dict.fromkeys(keys))
         self._hashed = 0
 
-    def __aiter__(self) -> InTurns:
+    def __aiter__(self) -> Interleaved:
         return self
 
     async def __anext__(self) -> str:

@@ -48,7 +48,7 @@ _WRITE_BYTES = 1024 * 1024
 
 
 class Source(NamedTuple):
-    """A sealed segment."""
+    """A closed segment."""
 
     base_offset: int
     size: int
@@ -271,9 +271,9 @@ class _Pass:
         due = horizon_ms is not None and horizon_ms <= now_ms
         if header.is_control:
             opened = open_batch(batch, RECORDS_BYTES_MAX)
-            doomed = self._transactions.saw_marker(*opened) and header.base_offset < self._mapped_end
-            kept = [] if doomed and due else [RecordSpan(*place) for place in record_spans(*opened)]
-            waits = doomed
+            removable = self._transactions.saw_marker(*opened) and header.base_offset < self._mapped_end
+            kept = [] if removable and due else [RecordSpan(*place) for place in record_spans(*opened)]
+            waits = removable
         elif self._transactions.saw_batch(header) and header.base_offset < self._mapped_end:
             kept, waits = [], False
         elif header.base_offset >= self._mapped_end:

@@ -45,7 +45,9 @@ def dirt(log: PartitionLog, last_stable: int, now_ms: int) -> Dirt | None:
     config = log.config
     first_dirty = log.cleaned if log.log_start <= log.cleaned <= log.log_end else log.log_start
     end = min(last_stable, log.active.base_offset)
-    dirty = [segment for segment, next_base in _sealed(log) if next_base > first_dirty and segment.base_offset < end]
+    dirty = [
+        segment for segment, next_base in _closed_segments(log) if next_base > first_dirty and segment.base_offset < end
+    ]
     if config.min_compaction_lag_ms > 0:
         for at, segment in enumerate(dirty):
             if segment.max_timestamp > now_ms - config.min_compaction_lag_ms:
@@ -55,7 +57,7 @@ def dirt(log: PartitionLog, last_stable: int, now_ms: int) -> Dirt | None:
     dirty_bytes = sum(segment.size for segment in dirty)
     if not dirty_bytes or first_dirty >= end:
         return None
-    clean_bytes = sum(segment.size for segment, next_base in _sealed(log) if next_base <= first_dirty)
+    clean_bytes = sum(segment.size for segment, next_base in _closed_segments(log) if next_base <= first_dirty)
     ratio = dirty_bytes / (clean_bytes + dirty_bytes)
     overdue = config.max_compaction_lag_ms < NEVER and any(
         0 < _first_timestamp(segment) < now_ms - config.max_compaction_lag_ms for segment in dirty
@@ -66,10 +68,10 @@ def dirt(log: PartitionLog, last_stable: int, now_ms: int) -> Dirt | None:
 T = TypeVar("T")
 
 
-class Turns(Generic[T]):
-    """The dirtiest first, but nobody a second time before everybody else had a turn.
+class FairChoice(Generic[T]):
+    """The log with the highest dirty ratio, but no log twice before every other dirty log was cleaned once.
 
-    Or else a log that gets dirty faster than it is cleaned would leave nothing to the others.
+    Otherwise a log that gets dirty faster than it is cleaned would be cleaned all the time.
     """
 
     def __init__(self) -> None:
@@ -104,7 +106,7 @@ def plan(log: PartitionLog, found: Dirt, *, token: str, now_ms: int, map_bytes: 
     config = log.config
     sources = [
         Source(segment.base_offset, segment.size, next_base)
-        for segment, next_base in _sealed(log)
+        for segment, next_base in _closed_segments(log)
         if segment.base_offset < end
     ]
     return Job(
@@ -126,7 +128,7 @@ def plan(log: PartitionLog, found: Dirt, *, token: str, now_ms: int, map_bytes: 
     )
 
 
-def _sealed(log: PartitionLog) -> list[tuple[Segment, int]]:
+def _closed_segments(log: PartitionLog) -> list[tuple[Segment, int]]:
     """All but the active segment, each with where the next one begins."""
     return [(segment, following.base_offset) for segment, following in pairwise(log.segments)]
 

@@ -231,9 +231,9 @@ def whole_end(segment: Segment) -> tuple[int, int]:
 
 
 def _cut_back(log: PartitionLog, segment: Segment, size: int, notes: list[str]) -> None:
-    """What is behind the end of a sealed segment, or behind its last whole batch, is not the log's."""
-    aside = quarantine_bytes(log.disk, segment.log, size, segment.size)
-    notes.append(f"{segment.log.path} was cut back to {size} of {segment.size} bytes; the rest is in {aside}")
+    """What is behind the end of a closed segment, or behind its last whole batch, is not the log's."""
+    quarantined = quarantine_bytes(log.disk, segment.log, size, segment.size)
+    notes.append(f"{segment.log.path} was cut back to {size} of {segment.size} bytes; the rest is in {quarantined}")
     segment.log.truncate(size)
     segment.log.sync()
     segment.log.close()

@@ -15,7 +15,7 @@
     snapshots <offset> ...                                     the producer snapshots that a clean close left
     crc <of all lines before>
 
-Offsets are half-open; the end of a sealed segment is where the next one begins. The derived files stand for their
+Offsets are half-open; the end of a closed segment is where the next one begins. The derived files stand for their
 CRC-32C in hex: `-` is an index of which nothing is known, or a segment without aborted transactions (no .txnindex).
 
 **It never claims what may not be there.** A claim is added when the files are on the device (the sync of a sealed

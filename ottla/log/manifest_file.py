@@ -71,7 +71,7 @@ class ManifestFile:
         return self.latest or Manifest(log.log_start, topic_id=log.topic_id, given_up=log.given_up)
 
     def claim(self, base_offset: int) -> SegmentClaim | None:
-        """Of a sealed segment: the one line is decoded, not the manifest."""
+        """Of a closed segment: the one line is decoded, not the manifest."""
         return self._claim(b"segment", base_offset)
 
     def _claim(self, kind: bytes, base_offset: int) -> SegmentClaim | None:
@@ -237,7 +237,7 @@ def rebuild(log: PartitionLog) -> None:
         return
     old = log.manifest.latest
     manifest = old or Manifest(log.log_start, topic_id=log.topic_id, given_up=log.given_up)
-    found = sealed(log.segments, log.recovery_point)
+    found = closed_segments(log.segments, log.recovery_point)
     recorded = {claim.base_offset: claim for claim in manifest.segments}
     claims = tuple(_known(recorded, segment, end) or _unread(log, segment, end) for segment, end in found)
     active = manifest.active
@@ -257,7 +257,7 @@ def rebuild(log: PartitionLog) -> None:
 
 
 def _known(recorded: Mapping[int, SegmentClaim], segment: Segment, end: int) -> SegmentClaim | None:
-    """What is claimed of a sealed segment, if that is how it is."""
+    """What is claimed of a closed segment, if that is how it is."""
     claim = recorded.get(segment.base_offset)
     return claim if claim is not None and (claim.end_offset, claim.size) == (end, segment.size) else None
 
@@ -279,7 +279,7 @@ def _holds(log: PartitionLog, active: SegmentClaim, claimed: Collection[int]) ->
 
 
 def holds_aborted(log: PartitionLog, base_offset: int) -> bool:
-    """Whether the index of aborted transactions of a sealed segment is what is claimed: it may have changed while the
+    """Whether the index of aborted transactions of a closed segment is what is claimed: it may have changed while the
     broker runs, and what it says cannot be told from what it should say."""
     manifest = log.manifest.latest
     claim = None if manifest is None else manifest.claim(base_offset)
@@ -294,7 +294,7 @@ def close(log: PartitionLog, written: Collection[str]) -> None:
     old = log.manifest.latest or Manifest(log.log_start, topic_id=log.topic_id)
     claims = []
     recorded = {claim.base_offset: claim for claim in old.segments}
-    for segment, end in sealed(log.segments, log.log_end):
+    for segment, end in closed_segments(log.segments, log.log_end):
         claim = _known(recorded, segment, end)
         stem = file_stem(log.path, segment.base_offset)
         if claim is None or claim.index_crc == NO_CRC or any(path.startswith(stem) for path in written):
@@ -336,7 +336,7 @@ def _sync_indexes(segment: Segment) -> None:
             index.file.sync()
 
 
-def sealed(segments: Sequence[Segment], offset_max: int) -> list[tuple[Segment, int]]:
+def closed_segments(segments: Sequence[Segment], offset_max: int) -> list[tuple[Segment, int]]:
     """The segments before the active one that end at or before an offset, each with its end."""
     return [
         (segment, following.base_offset)

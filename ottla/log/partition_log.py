@@ -120,7 +120,7 @@ class PartitionLog:
     ) -> PartitionLog:
         """Load what is there, repair it unless it was closed cleanly; `log.recovery` says what was done."""
         evidence = Evidence(recovery_point, high_watermark, closed_start, closed_end, started, alone)
-        aside: list[str] = []
+        quarantined: list[str] = []
         while True:
             log = cls(disk, path, config)
             log.topic_id, log.cleaned, log.checkpointed_end = topic_id, cleaned, high_watermark
@@ -128,10 +128,10 @@ class PartitionLog:
                 recovery.load(log, evidence, log_start=log_start, clean=clean, now_ms=now_ms)
                 break
             except StorageFault:
-                if aside or not (aside := quarantine_directories(disk, path)):
+                if quarantined or not (quarantined := quarantine_directories(disk, path)):
                     raise
         log.cleaned = min(cleaned, log.log_end)
-        log.recovery = log.recovery._replace(notes=(*aside, *log.recovery.notes))
+        log.recovery = log.recovery._replace(notes=(*quarantined, *log.recovery.notes))
         return log
 
     @property
@@ -362,7 +362,7 @@ class PartitionLog:
         return self.epochs.end_offset_for(epoch, self.log_end)
 
     def release_memory(self, high_watermark: int) -> None:
-        """Give back the indexes of all but the last few sealed segments that were read: for housekeeping."""
+        """Give back the indexes of all but the last few closed segments that were read: for housekeeping."""
         loaded = [segment for segment in self.segments if segment.offsets.loaded and not segment.awake]
         for segment in loaded[:-_INDEXES_LOADED_MAX]:
             segment.drop_indexes()
@@ -407,9 +407,9 @@ class PartitionLog:
         self.begin_segment(offset, now_ms)
         self.log_end = offset
 
-    def prepare_sync(self, *, sealed_only: bool = False) -> SyncJob | None:
+    def prepare_sync(self, *, closed_only: bool = False) -> SyncJob | None:
         """What makes the log durable up to its end, or up to its active segment; None when it is already."""
-        return sync.prepare(self, self.active.base_offset if sealed_only else self.log_end, sealed_only=sealed_only)
+        return sync.prepare(self, self.active.base_offset if closed_only else self.log_end, closed_only=closed_only)
 
     def finish_sync(self, job: SyncJob) -> int:
         """The job has run. Returns the recovery point to be written into the checkpoint."""

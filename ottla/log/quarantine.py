@@ -28,31 +28,31 @@ def quarantine_bytes(disk: Disk, file: File, start: int, end: int) -> str:
     there and has other bytes. Blocks."""
     stem = f"{file.path}.{start}"
     for number in count(1):
-        aside = f"{stem}{f'.{number}' if number > 1 else ''}{DAMAGED_SUFFIX}"
-        if not disk.exists(aside):
+        quarantined = f"{stem}{f'.{number}' if number > 1 else ''}{DAMAGED_SUFFIX}"
+        if not disk.exists(quarantined):
             break
-        if not disk.is_directory(aside) and _same(disk.open(aside), file, start, end):
-            return aside  # from an attempt that a crash cut off
-    fresh = disk.open(aside + _UNFINISHED, create=True)
+        if not disk.is_directory(quarantined) and _same(disk.open(quarantined), file, start, end):
+            return quarantined  # from an attempt that a crash cut off
+    fresh = disk.open(quarantined + _UNFINISHED, create=True)
     fresh.truncate(0)
     for piece in pieces(file, start, end):
         fresh.append(piece)
     fresh.sync()
     fresh.close()
-    disk.rename(aside + _UNFINISHED, aside)
-    disk.sync_dir(aside.rpartition("/")[0])
-    return aside
+    disk.rename(quarantined + _UNFINISHED, quarantined)
+    disk.sync_dir(quarantined.rpartition("/")[0])
+    return quarantined
 
 
 def quarantine_file(disk: Disk, path: str) -> str:
     """Rename a file, or a directory in its place, to a name that ends with `.damaged`. Returns that name. The caller
     syncs the directory."""
     for number in count(1):
-        aside = f"{path}{f'.{number}' if number > 1 else ''}{DAMAGED_SUFFIX}"
-        if not disk.exists(aside):
+        quarantined = f"{path}{f'.{number}' if number > 1 else ''}{DAMAGED_SUFFIX}"
+        if not disk.exists(quarantined):
             break
-    disk.rename(path, aside)
-    return aside
+    disk.rename(path, quarantined)
+    return quarantined
 
 
 def _same(copy: File, file: File, start: int, end: int) -> bool:

@@ -186,7 +186,7 @@ def header_at(segment: Segment, position: int) -> BatchHeader:
 
 
 def _check_batches(log: PartitionLog, segment: Segment) -> None:
-    """A batch of a sealed segment is damaged: find out which, as the scrub does, and name it."""
+    """A batch of a closed segment is damaged: find out which, as the scrub does, and name it."""
     walk = SegmentScrub(log, segment, again=True)
     while not walk.done:
         walk.step()

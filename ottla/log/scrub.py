@@ -272,7 +272,7 @@ def apply(log: PartitionLog, segment: Segment, found: Sequence[Found], patches: 
 
 
 def derived_damage(log: PartitionLog, claim: SegmentClaim) -> list[str]:
-    """The derived files of a sealed segment that are not what the manifest says. Blocks; for a thread."""
+    """The derived files of a closed segment that are not what the manifest says. Blocks; for a thread."""
     stem = file_stem(log.path, claim.base_offset)
     recorded = [(".index", claim.index_crc), (".timeindex", claim.timeindex_crc)]
     wrong = [stem + kind for kind, crc in recorded if crc != NO_CRC and file_crc(log.disk, stem + kind) != crc]

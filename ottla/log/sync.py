@@ -25,11 +25,11 @@ class SyncJob:
         log: PartitionLog,
         offset: int,
         files: list[tuple[Segment, Unsynced]],
-        sealed: list[tuple[Segment, int, int | None]],
+        closed_segments: list[tuple[Segment, int, int | None]],
     ) -> None:
         self._log = log
         self._files = files
-        self._sealed = sealed
+        self._closed_segments = closed_segments
         self.offset = offset
         self.made_files = log.made_files
         self.epochs = log.epochs_file.hand_out(log.epochs) if log.epochs.dirty else None
@@ -70,25 +70,25 @@ class SyncJob:
             log.epochs_file.write()
         elif self.made_files:
             log.disk.sync_dir(log.path)
-        if self._sealed:
+        if self._closed_segments:
             self._claim(log)
 
     def _claim(self, log: PartitionLog) -> None:
         """The segments were sealed, and now the device has them: the manifest may name them."""
         claims = [
             claim_of(log.disk, log.path, segment.base_offset, end, segment.size, txnindex_crc)
-            for segment, end, txnindex_crc in self._sealed
+            for segment, end, txnindex_crc in self._closed_segments
             if not segment.deleted
         ]
         log.manifest.add(log, claims, lambda: self.truncations == log.truncations and not log.dropped)
 
 
-def prepare(log: PartitionLog, offset: int, *, sealed_only: bool) -> SyncJob | None:
+def prepare(log: PartitionLog, offset: int, *, closed_only: bool) -> SyncJob | None:
     """What makes the log durable up to `offset`, its end or the start of its active segment; None when it is."""
-    if offset <= log.recovery_point and (sealed_only or not log.epochs.dirty or not log.disk.exists(log.path)):
+    if offset <= log.recovery_point and (closed_only or not log.epochs.dirty or not log.disk.exists(log.path)):
         return None  # the directory is made by the first append, and until then there is nothing to keep
     files: list[tuple[Segment, Unsynced]] = []
-    sealed: list[tuple[Segment, int, int | None]] = []
+    closed_segments: list[tuple[Segment, int, int | None]] = []
     if log.made_files and log.topic_id is not None and log.disk.exists(log.path):
         write_partition_metadata(log.disk, log.path, log.topic_id)  # it may have been removed
         files.append((log.active, Unsynced(partition_metadata(log.disk, log.path), passing=True)))
@@ -106,9 +106,9 @@ def prepare(log: PartitionLog, offset: int, *, sealed_only: bool) -> SyncJob | N
             if segment is not log.active:
                 segment.seal()
                 written += segment.unsynced_indexes()
-                sealed.append((segment, following, log.transactions.index_crc(segment.base_offset)))
+                closed_segments.append((segment, following, log.transactions.index_crc(segment.base_offset)))
         files += [(segment, file) for file in written]
-    return SyncJob(log, offset, files, sealed)
+    return SyncJob(log, offset, files, closed_segments)
 
 
 def close(log: PartitionLog) -> None:

@@ -151,7 +151,7 @@ def quarantine(log: PartitionLog, now_ms: int) -> int:
     kept = [segment for segment in log.segments if segment.base_offset < start and segment.size]
     for segment in reversed(log.segments):
         if segment not in kept:
-            _set_aside(log, segment)
+            _quarantine_segment(log, segment)
     if kept:
         log.adopt(kept)
         end_at(log, start)
@@ -180,7 +180,7 @@ def quarantine_tail(log: PartitionLog, offset: int) -> list[str]:
     return kept
 
 
-def _set_aside(log: PartitionLog, segment: Segment) -> None:
+def _quarantine_segment(log: PartitionLog, segment: Segment) -> None:
     """Unless that is done: the disk may have refused half of it before."""
     segment.close()
     if segment.size and log.disk.exists(segment.log.path):

@@ -140,10 +140,10 @@ def verify_checkpoints(
         if end <= said.log_start or _is_partition(disk, path):
             continue
         what = f"it is missing or empty, and checkpoints say that it holds offsets up to {end - 1}"
-        aside = any(name.startswith(f"{topic}-{index}.") for name in disk.listdir(directory))
-        if finished or not (running or aside):
+        renamed = any(name.startswith(f"{topic}-{index}.") for name in disk.listdir(directory))
+        if finished or not (running or renamed):
             findings.append(Finding(path, what, AT_START, records=True))
-        elif not aside:
+        elif not renamed:
             notes.append(f"{path}: {what}; the topic may have been deleted since")
     return by_partition, findings, notes
 

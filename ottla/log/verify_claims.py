@@ -27,7 +27,7 @@ AT_START: Final = (
 )
 RESTORED: Final = "restore it from a backup: without it the broker does not know whose records these are"
 REBUILT: Final = "nothing to do: the broker rebuilds it from the log"
-KEPT_ASIDE: Final = "nothing to do: the broker cuts it back at its next start, and keeps what was behind aside"
+QUARANTINED: Final = "nothing to do: the broker truncates it at its next start, and quarantines the rest"
 KNOWN: Final = (
     "the broker knows. It copies them anew if another replica has them; else restore the files from a backup, or stop "
     "it and give them up with `ottla log accept-loss`"
@@ -98,7 +98,7 @@ def _segment(disk: Disk, path: str, claim: SegmentClaim, size: int | None, *, ex
         yield Finding(f"{stem}.log", what, AT_START, records=True, position=size)
     elif size is not None and exact and size > claim.size:
         what = f"it has {size} bytes instead of {claim.size}"
-        yield Finding(f"{stem}.log", what, KEPT_ASIDE, position=claim.size)
+        yield Finding(f"{stem}.log", what, QUARANTINED, position=claim.size)
     if size is None or not exact:
         return
     crcs = (("index", claim.index_crc), ("timeindex", claim.timeindex_crc), ("txnindex", claim.txnindex_crc))

@@ -41,8 +41,8 @@ GROWTH = 8
 """A buffer for a frame is at most this many times larger than what has arrived of the frame."""
 BACKLOG_BYTES_MAX = 64 * 1024
 """How much of the following requests is read ahead while one is being answered: enough to notice that the peer left."""
-FRAMES_PER_TURN = 128
-TURN_BYTES = 1024 * 1024
+FRAMES_PER_ITERATION = 128
+ITERATION_BYTES = 1024 * 1024
 """How much is served of one connection before the others have their turn."""
 COLLECTED_BYTES_MAX = 64 * 1024
 """How much is answered before it is sent; and what a connection may leave unread of it without being counted."""
@@ -118,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
             data = memoryview(held)[: self._filled]
         self._consume(data)
         self._read_bytes += count
-        if self._read_bytes >= TURN_BYTES:
+        if self._read_bytes >= ITERATION_BYTES:
             self._read_bytes = 0
             self._rest()
 
@@ -185,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
         collected = 0  # bytes of them: who does not read the answers has no more requests served
         server = self._server
         send = server.write_coalescing.send
-        frames_left = FRAMES_PER_TURN
+        frames_left = FRAMES_PER_ITERATION
         while end - pos >= 4:
             if (self._owed or not self._writable or self._resuming is not None) and self._blocked:
                 break
@@ -198,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
                 need = size + 4
                 break
             if not frames_left:
-                self._resuming = server.runtime.call_soon(self._next_turn)
+                self._resuming = server.runtime.call_soon(self._next_iteration)
                 break
             frames_left -= 1
             pos = start + size
@@ -340,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
             self._stopped_reading = True
             self._transport.pause_reading()
 
-    def _next_turn(self) -> None:
+    def _next_iteration(self) -> None:
         self._resuming = None
         self._proceed()
 
@@ -383,7 +383,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._held is None or self._filled < self._need:
             self._proceed()
         elif self._resuming is None:  # not here: whoever answers is in the middle of something
-            self._resuming = self._server.runtime.call_soon(self._next_turn)
+            self._resuming = self._server.runtime.call_soon(self._next_iteration)
         return None
 
     def _begin(self, answer: Streamed) -> None:

@@ -193,7 +193,7 @@ class OutboundConnection(asyncio.BufferedProtocol):
         api = APIS[message.API_KEY]
         version = self.versions.common(message.API_KEY, (api.min, api.max))
         if version is None:
-            raise Unreached(f"{self.name} speaks no version of {api.name} that we speak")
+            raise Unreached(f"{self.name} supports no version of {api.name} that we support")
         return await self._exchange(message, answer, version, timeout_s)
 
     def call_raw(
@@ -286,7 +286,7 @@ class OutboundConnection(asyncio.BufferedProtocol):
             body = await self.call_raw(API_VERSIONS, version, [messages.encode(request, version)], timeout_s)
         answer = self._decoded(ApiVersionsResponse, version, body)
         if answer.error_code:
-            why = f"it does not tell which versions it speaks (error {answer.error_code})"
+            why = f"it does not say which versions it supports (error {answer.error_code})"
             raise PeerLost(f"{self.name}: {why}", Loss.MALFORMED, why)
         self.versions = Versions(answer)
 

@@ -66,7 +66,7 @@ def compare_start(partition: Partition, start: int) -> None:
             log.error("%s is damaged: %s. Another replica has them", partition, own.damage)
 
 
-def tell(partition: Partition, replica: int, offset: int) -> Gap | None:
+def gap_for(partition: Partition, replica: int, offset: int) -> Gap | None:
     """What the leader has to say of an offset that a follower asks for; None: nothing is missing there."""
     follower = partition.leader.followers[replica]
     compare_start(partition, follower.log_start)
@@ -82,7 +82,7 @@ def next_held(partition: Partition, offset: int) -> int:
     while (gap := damage.gap_at(partition.log, offset)) is not None and (gap.given_up or len(partition.replicas) == 1):
         if not gap.given_up:
             where = partition, gap.start, gap.end - 1
-            log.error("%s: offsets %d..%d: what stood there is lost, going on without it", *where)
+            log.error("%s: offsets %d..%d: these records are lost; continuing without them", *where)
         offset = gap.end
     return offset
 

@@ -109,9 +109,9 @@ class IsrManager:
         if resolve(partition, self._runtime.now(), self._lag_s_max, self._able, alive):
             me = partition.broker_id
             if doubt is not None and doubt.whole:
-                log.info("%s: no other replica that is there has more: broker %d leads", partition, me)
+                log.info("%s: no other available replica has more records: broker %d leads", partition, me)
             else:
-                log.warning("%s: no other replica shows what is missing: broker %d leads", partition, me)
+                log.warning("%s: no other replica has the missing records: broker %d leads", partition, me)
             self.on_leads(partition)
         elif partition.leader.proposed is not None:
             self._wanted[partition] = None
@@ -138,7 +138,7 @@ class IsrManager:
                     elif partition.leader.followers or partition.doubt is not None:
                         self._propose(partition)
                 except Exception as failure:  # a mistake with one must not leave the followers of all others unseen
-                    log.error("the followers of %s cannot be looked at", partition, exc_info=failure)
+                    log.error("the followers of %s cannot be checked", partition, exc_info=failure)
 
     async def _send(self) -> None:
         while True:
@@ -154,11 +154,11 @@ class IsrManager:
                 if partitions := list(self._wanted)[:PARTITIONS_MAX]:
                     await self._put(partitions)
             except (Fault, Refused) as failure:
-                log.info("in-sync sets cannot be changed now: %s", failure)
+                log.info("ISRs cannot be changed now: %s", failure)
                 await asyncio.sleep(RETRY_SECONDS)
                 self._news.set()
             except Exception as failure:  # without this loop no follower would ever come back
-                log.error("changing in-sync sets failed", exc_info=failure)
+                log.error("changing ISRs failed", exc_info=failure)
                 await asyncio.sleep(RETRY_SECONDS)
                 self._news.set()
             if self._wanted:

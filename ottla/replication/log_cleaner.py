@@ -16,7 +16,7 @@ from ottla.config.broker_config import LiveConfig
 from ottla.errors import Fault, Refused
 from ottla.log import checkpoints, compaction
 from ottla.log.cleaning import WORK, CleanedSegment, Job, Summary, decode_report
-from ottla.log.compaction import Dirt, Turns
+from ottla.log.compaction import Dirt, FairChoice
 from ottla.log.swap import Swap
 from ottla.replication.deletion import SegmentDeletion
 from ottla.replication.partition import Partition
@@ -46,7 +46,7 @@ class LogCleaner:
         self._segment_deletion = segment_deletion
         self._uncleanable: set[Partition] = set()
         self._resting: dict[Partition, float] = {}
-        self._turns: Turns[Partition] = Turns()
+        self._choice: FairChoice[Partition] = FairChoice()
         self._insists = False
         self._task: asyncio.Task[None] | None = None
 
@@ -92,7 +92,7 @@ class LogCleaner:
                 continue
             if found is not None and found.worthwhile:
                 dirty[partition] = found.ratio
-        return self._turns.choose(dirty)
+        return self._choice.choose(dirty)
 
     def _look_at(self, partition: Partition, now_ms: int) -> Dirt | None:
         if compaction.must_roll(partition.log, now_ms):
@@ -112,7 +112,7 @@ class LogCleaner:
             await self._compact(partition)
             self._insists = False
         except ChildStarved as starved:
-            log.info("compacting %s: %s; now it takes its share", partition, starved)
+            log.info("compacting %s: %s; the next try has normal priority", partition, starved)
             self._insists = True
         except (Refused, ChildFailed) as failure:
             self._give_up(partition, failure)
@@ -143,7 +143,7 @@ class LogCleaner:
         partition_log = partition.log
         if partition_log.swap is not None:
             await self._finish(partition, partition_log.swap)  # the disk refused, the last time
-        sync = partition_log.prepare_sync(sealed_only=True)
+        sync = partition_log.prepare_sync(closed_only=True)
         if sync is not None:
             await self._flusher.carry_out(partition_log, sync)
         while (job := self._plan(partition)) is not None:

@@ -96,14 +96,14 @@ class LogManager:
             await self._runtime.offload(partition.log.prove_start, start)
 
     async def _sync(self) -> None:
-        """Bring sealed segments to the device, and whole logs where `flush.ms` or `flush.messages` asks for it."""
+        """Bring closed segments to the device, and whole logs where `flush.ms` or `flush.messages` asks for it."""
         for partition in list(self._replicas):
             log_ = partition.log
             whole = log_.config.flush_ms != NEVER or log_.config.flush_messages != NEVER
             if not whole and log_.active.base_offset <= log_.recovery_point:
                 continue
             try:
-                job = log_.prepare_sync(sealed_only=not whole)
+                job = log_.prepare_sync(closed_only=not whole)
                 if job is not None:
                     await self._replica_manager.flusher.carry_out(log_, job)
             except (Fault, Refused) as failure:

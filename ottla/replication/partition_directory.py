@@ -39,9 +39,9 @@ def topic_id_of(disk: Disk, path: str, expected: bytes | None, *, deleted: bool)
     try:
         recorded = checkpoints.read_partition_metadata(disk, path)
     except StorageFault:
-        if not (aside := quarantine_directories(disk, path)):
+        if not (quarantined := quarantine_directories(disk, path)):
             raise
-        log.warning("%s", ", ".join(aside))
+        log.warning("%s", ", ".join(quarantined))
     except Fault as fault:
         damaged = fault
     if damaged is None and recorded in (None, expected):

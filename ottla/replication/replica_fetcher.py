@@ -38,7 +38,7 @@ ANSWER_SECONDS: Final = 30.0
 """How long an answer may take beyond the time it was asked to wait."""
 RECONNECT_SECONDS_MIN: Final = 0.02
 RECONNECT_SECONDS_MAX: Final = 1.0
-TURN_PARTITIONS: Final = 200
+PARTITIONS_PER_ITERATION: Final = 200
 """So many partitions take what they were sent before others have their turn."""
 THROTTLED_SECONDS_MAX: Final = 1.0
 """How long a throttled partition rests before it asks again whether it still has to."""
@@ -210,12 +210,12 @@ class ReplicaFetcher:
     async def _take(self, view: memoryview, number: int) -> None:
         answer = decode_response(view)
         if answer.error:
-            log.info("broker %d refused to be fetched from: %s", self.leader_id, ErrorCode(answer.error).name)
+            log.info("broker %d refused Fetch: %s", self.leader_id, ErrorCode(answer.error).name)
             self._plan.begin()
             await asyncio.sleep(RECONNECT_SECONDS_MIN)
             return
         for count, (partition, fetched) in enumerate(self._plan.answered(answer, number)):
-            if count % TURN_PARTITIONS == TURN_PARTITIONS - 1:
+            if count % PARTITIONS_PER_ITERATION == PARTITIONS_PER_ITERATION - 1:
                 await asyncio.sleep(0)
             try:
                 records = fetched.records
@@ -278,21 +278,21 @@ class ReplicaFetcher:
         if fetched.missing is not None:
             gap = gaps.pass_over(partition, Gap(*fetched.missing), now_ms)
             if gap is not None:
-                self._tell_gap(partition, gap)
+                self._log_gap(partition, gap)
         elif fetched.error == ErrorCode.offset_out_of_range:
             await self._begin_anew(partition, fetched.log_start, now_ms)
         elif fetched.error:
             raise Refused(ErrorCode(fetched.error))
         elif fetched.diverging is not None:
             before, committed = partition.log.log_end, partition.high_watermark
-            kept = await self._keep_aside(partition, truncation_offset(partition.log, *fetched.diverging))
+            kept = await self._quarantine_tail(partition, truncation_offset(partition.log, *fetched.diverging))
             dropped = partition.follower.truncate(*fetched.diverging, now_ms)
-            self._tell_cut(partition, before, committed, kept)
+            self._log_truncation(partition, before, committed, kept)
             await self._context.was_cut(partition, dropped)
         else:
             self._context.make_whole(partition)
 
-    async def _keep_aside(self, partition: Partition, offset: int) -> str:
+    async def _quarantine_tail(self, partition: Partition, offset: int) -> str:
         """Nothing is cut in silence that may have been acknowledged: a copy of it stays. The names of the copies."""
         log_ = partition.log
         followed = (partition.leader_id, partition.leader_epoch, log_.truncations)
@@ -303,32 +303,37 @@ class ReplicaFetcher:
             raise Refused(ErrorCode.fenced_leader_epoch)  # meanwhile another one leads
         return ", ".join(kept)
 
-    def _tell_cut(self, partition: Partition, before: int, committed: int, kept: str) -> None:
+    def _log_truncation(self, partition: Partition, before: int, committed: int, kept: str) -> None:
         after = partition.log.log_end
-        aside = f"Offsets {after} to {before - 1} are kept in {kept}"
+        quarantined = f"Offsets {after} to {before - 1} are kept in {kept}"
         if after >= committed and not _knows_committed(partition):
             log.warning(
-                "%s: cut from %d to %d, as broker %d has it: it is not known whether records that acks=all "
-                "acknowledged are concerned. They are if broker %d, or one that led before it, was elected without "
-                "them: then the log of the controller says `unclean election`. %s",
-                partition, before, after, self.leader_id, self.leader_id, aside,
+                "%s: truncated from %d to %d to match broker %d: it is not known whether records acknowledged with "
+                "acks=all are affected. They are if broker %d, or a leader before it, was elected without them: then "
+                "the log of the controller says `unclean election`. %s",
+                partition, before, after, self.leader_id, self.leader_id, quarantined,
             )  # fmt: skip
         elif after >= committed:
             log.info(
-                "%s: cut from %d to %d, as broker %d has it: what was cut was not committed, so nothing that acks=all "
-                "acknowledged is concerned", partition, before, after, self.leader_id,
+                "%s: truncated from %d to %d to match broker %d: the removed records were not committed, so no record "
+                "acknowledged with acks=all is affected", partition, before, after, self.leader_id,
             )  # fmt: skip
         else:
             log.error(
-                "%s: cut from %d to %d, as broker %d has it: records that acks=all acknowledged are concerned, offsets "
-                "%d to %d were committed. Broker %d was elected without them (unclean), or has lost them. %s",
-                partition, before, after, self.leader_id, after, committed - 1, self.leader_id, aside,
+                "%s: truncated from %d to %d to match broker %d: records acknowledged with acks=all are affected, "
+                "offsets %d to %d were committed. Broker %d was elected without them (unclean), or has lost them. %s",
+                partition, before, after, self.leader_id, after, committed - 1, self.leader_id, quarantined,
             )  # fmt: skip
 
-    def _tell_gap(self, partition: Partition, gap: Gap) -> None:
+    def _log_gap(self, partition: Partition, gap: Gap) -> None:
         what = "has given them up" if gap.given_up else "has lost them as well"
         log.warning(
-            "%s: offsets %d..%d: broker %d %s, going on behind", partition, gap.start, gap.end - 1, self.leader_id, what
+            "%s: offsets %d..%d: broker %d %s, continuing after them",
+            partition,
+            gap.start,
+            gap.end - 1,
+            self.leader_id,
+            what,
         )
 
     async def _begin_anew(self, partition: Partition, log_start: int, now_ms: int) -> None:
@@ -338,7 +343,7 @@ class ReplicaFetcher:
             partition.log.raise_log_start(log_start)  # the leader has deleted what is missing here
             return
         log.warning(
-            "%s: broker %d has nothing at %d any more; beginning anew at %d",
+            "%s: broker %d does not have offset %d any more; starting again at %d",
             partition, self.leader_id, partition.log.log_end, log_start,
         )  # fmt: skip
         await self._context.was_cut(partition, partition.follower.restart_at(log_start, now_ms))

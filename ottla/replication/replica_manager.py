@@ -144,7 +144,7 @@ class ReplicaManager:
         try:
             self._apply(old, new, change)
         except (Fault, Refused) as failure:
-            log.error("broker %d could not follow %s: %s", self._broker_id, type(change).__name__, failure)
+            log.error("broker %d could not apply %s: %s", self._broker_id, type(change).__name__, failure)
             if isinstance(change, c.TopicCreated | c.PartitionsAdded | c.PartitionChanged):
                 self.host_later(change.topic_id)
 
@@ -207,9 +207,9 @@ class ReplicaManager:
                 self._leave(partition)
         if deleted:
             self.topic_deletion.begin(topic, self.replicas.drop(topic), deleted=True)
-        elif strays := self.replicas.drop(topic, ending=STRAY):
+        elif strays := self.replicas.drop(topic, suffix=STRAY):
             log.error(
-                "the cluster knows nothing of %s any more, and nothing of its deletion: its files are set aside as %s",
+                "topic %s is not in the metadata any more, and was not deleted: its directories are renamed to %s",
                 topic.name, ", ".join(strays),
             )  # fmt: skip
 
@@ -300,7 +300,7 @@ class ReplicaManager:
         damage = partition.log.damage
         partition.follower.copy_anew(self._runtime.wall_ms())
         log.error(
-            "%s: %s: what is behind them is set aside as .damaged, and copied anew from broker %d, from offset %d on",
+            "%s: %s: later records are quarantined (.damaged) and copied again from broker %d, from offset %d on",
             partition, damage, partition.leader_id, partition.log.log_end,
         )  # fmt: skip
         self._runtime.spawn(self._checkpoint_cut(partition), name=f"checkpoint {partition}")
@@ -309,11 +309,11 @@ class ReplicaManager:
         try:
             await self.was_cut(partition, [])
         except Fault as fault:  # the log manager writes them again, and until then they say more than the log has
-            log.warning("%s: where its log ends now is not written down yet: %s", partition, fault)
+            log.warning("%s: the checkpoint of its new log end is not written yet: %s", partition, fault)
 
     def _copy_later(self, partition: Partition, fault: StorageFault) -> None:
         """Half of it may be done. Until it is, nothing may be appended."""
-        log.error("%s: what is damaged cannot be set aside: %s; trying again in %g s", partition, fault, RETRY_SECONDS)
+        log.error("%s: damage cannot be quarantined: %s; trying again in %g s", partition, fault, RETRY_SECONDS)
         self._fetchers.follow(partition, None)
         self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._follow_again, partition)
 

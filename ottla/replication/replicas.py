@@ -32,8 +32,8 @@ log = logging.getLogger("ottla.replicas")
 STRAY = "-stray"
 DELETED = "-delete"
 NAME_BYTES_MAX = 255
-ASIDE_MAX = 10_000
-"""So often is one partition set aside; then somebody has to look."""
+RENAMED_MAX = 10_000
+"""Limit of the number in the name of a renamed directory of one partition."""
 TOGETHER_FROM = 50
 """From so many logs on, syncing the whole filesystem at once is quicker than one after the other."""
 CHECKPOINTS = (
@@ -178,9 +178,9 @@ class Replicas:
             states = () if known is None else known.partitions[index : index + 1]
             if not states or self._broker_id not in states[0].replicas:
                 continue
-            aside = directory in names and directory not in now  # it was another topic's
-            aside |= any(name.startswith(f"{directory}.") and name.endswith((DELETED, STRAY)) for name in names)
-            if (topic, index) in self._closed or not aside:
+            renamed = directory in names and directory not in now  # it was another topic's
+            renamed |= any(name.startswith(f"{directory}.") and name.endswith((DELETED, STRAY)) for name in names)
+            if (topic, index) in self._closed or not renamed:
                 lost.add((topic, index))
                 if directory in now and not self._disk.listdir(f"{self._data_dir}/{directory}"):
                     self._quarantine(directory)
@@ -190,7 +190,7 @@ class Replicas:
         """What stands where a partition's directory should be is another file, a link that leads nowhere, or an empty
         directory; or a directory stands where a checkpoint should be."""
         path = f"{self._data_dir}/{name}"
-        log.warning("%s is not what should stand there: set aside as %s", path, quarantine_file(self._disk, path))
+        log.warning("%s is not what should be there: renamed to %s", path, quarantine_file(self._disk, path))
 
     def _read_checkpoint(self, name: str) -> dict[Key, int]:
         """A damaged one is as good as none: what it said is proven by the logs, or worked out again."""
@@ -238,20 +238,20 @@ class Replicas:
         if topic_id is not None and topic_id in image.tombstones:
             self._disk.rmtree(path)  # deleted while we were away
             return None
-        aside = self._aside(name, topic_id or bytes(16), key[1], STRAY)
+        stray = self._free_name(name, topic_id or bytes(16), key[1], STRAY)
         log.warning(
-            "%s belongs to no partition that this broker holds: set aside as %s. Move it back if it shall be one "
-            "again, or delete it if you are sure.", path, aside,
+            "%s belongs to no partition that this broker holds: renamed to %s. Rename it back if it is to be one "
+            "again, or delete it if you are sure.", path, stray,
         )  # fmt: skip
-        self._disk.rename(path, aside)
+        self._disk.rename(path, stray)
         return None
 
-    def _aside(self, name: str, topic_id: bytes, index: int, ending: str) -> str:
+    def _free_name(self, name: str, topic_id: bytes, index: int, suffix: str) -> str:
         """A name for a directory that is no partition's any more, which no other has: the same partition may have been
         here before."""
         stem = f"{self._data_dir}/{name[: NAME_BYTES_MAX - 60]}.{topic_id.hex()}-{index}"
-        names = (f"{stem}{f'.{number}' if number > 1 else ''}{ending}" for number in range(1, ASIDE_MAX))
-        return next((name for name in names if not self._disk.exists(name)), f"{stem}{ending}")
+        names = (f"{stem}{f'.{number}' if number > 1 else ''}{suffix}" for number in range(1, RENAMED_MAX))
+        return next((name for name in names if not self._disk.exists(name)), f"{stem}{suffix}")
 
     def host(self, topic: TopicImage) -> None:
         """Have a replica of every partition of the topic that is assigned to this broker, in its present state."""
@@ -316,7 +316,7 @@ class Replicas:
             log.warning("%s-%d: %s", topic.name, index, note)
         if opened.damage is not None:
             log.error(
-                "%s-%d is damaged: %s. It is copied anew from another replica if one has them; until then, or until "
+                "%s-%d is damaged: %s. It is copied again from another replica if one has them; until then, or until "
                 "the loss is accepted (ottla log accept-loss), reads there fail with KAFKA_STORAGE_ERROR.",
                 topic.name, index, opened.damage,
             )  # fmt: skip
@@ -346,11 +346,11 @@ class Replicas:
                 here.append(partition)
         return here
 
-    def drop(self, topic: TopicImage, *, ending: str = DELETED) -> list[str]:
+    def drop(self, topic: TopicImage, *, suffix: str = DELETED) -> list[str]:
         """Forget a deleted topic. Gives the directories that may now be removed, beside the loop."""
-        return [path for index in range(len(topic.partitions)) for path in self.drop_partition(topic, index, ending)]
+        return [path for index in range(len(topic.partitions)) for path in self.drop_partition(topic, index, suffix)]
 
-    def drop_partition(self, topic: TopicImage, index: int, ending: str = DELETED) -> list[str]:
+    def drop_partition(self, topic: TopicImage, index: int, suffix: str = DELETED) -> list[str]:
         """Forget one partition, which is deleted or whose replica is now on another broker. Its directory, renamed."""
         partition = self._by_name.pop((topic.name, index), None)
         self._by_id.pop((topic.id, index), None)
@@ -367,7 +367,7 @@ class Replicas:
             return []
         for segment in partition.log.segments:  # nothing is written: a topic may be deleted because the disk is full
             segment.close()
-        renamed = self._aside(f"{topic.name}-{index}", topic.id, index, ending)
+        renamed = self._free_name(f"{topic.name}-{index}", topic.id, index, suffix)
         try:
             self._disk.rename(path, renamed)
         except StorageFault as fault:

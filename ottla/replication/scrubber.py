@@ -117,7 +117,7 @@ class Scrubber:
                 await asyncio.sleep(LOOK_SECONDS)
                 continue
             try:
-                await self._turn()
+                await self._scrub_next()
             except (Fault, Refused) as failure:
                 log.error("scrub: %s; going on in %g s", failure, LOOK_SECONDS)
                 await asyncio.sleep(LOOK_SECONDS)
@@ -125,7 +125,7 @@ class Scrubber:
                 log.error("scrub failed; going on in %g s", LOOK_SECONDS, exc_info=failure)
                 await asyncio.sleep(LOOK_SECONDS)
 
-    async def _turn(self) -> None:
+    async def _scrub_next(self) -> None:
         """One partition, or the pause between two passes."""
         await self._count()
         schedule = self._schedule
@@ -163,7 +163,7 @@ class Scrubber:
         pause = schedule.finish(self._interval_s, self._runtime.now(), self._runtime.wall_ms())
         self.passes += 1
         self.rounds += 1
-        log.info("scrub: pass %d is over, %d damaged stretches found so far", schedule.passes, self.damaged)
+        log.info("scrub: pass %d is complete, %d damaged ranges found so far", schedule.passes, self.damaged)
         await self._save()
         await self._wait(pause)
 
@@ -230,7 +230,7 @@ class Scrubber:
         if not again.current:
             return
         if not again.found:
-            log.warning("scrub: %s: %s was read damaged once, and whole a second time", partition, segment.log.path)
+            log.warning("scrub: %s: %s was damaged in one read and correct in the next", partition, segment.log.path)
             return
         await self._lost(partition, segment, again.found, again)
 
@@ -248,7 +248,7 @@ class Scrubber:
         self.damaged += len(found)
         for each in found:
             log.error(
-                "scrub: %s is damaged: %s at byte %d: %s. Offsets %d..%d are missing. They are copied anew from "
+                "scrub: %s is damaged: %s at byte %d: %s. Offsets %d..%d are missing. They are copied again from "
                 "another replica if one has them; until then, or until the loss is accepted (ottla log accept-loss), "
                 "reads there fail with KAFKA_STORAGE_ERROR.",
                 partition, segment.log.path, each.start, each.problem, each.offsets[0], each.offsets[1] - 1,

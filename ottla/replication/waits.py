@@ -124,7 +124,7 @@ class DelayedOperations:
                 try:
                     operation.complete()
                 except Exception as failure:  # others wait for their answers
-                    log.error("%s cannot be answered", type(operation).__name__, exc_info=failure)
+                    log.error("%s cannot be completed", type(operation).__name__, exc_info=failure)
 
     # Deadlines.
 

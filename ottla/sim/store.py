@@ -206,7 +206,7 @@ class SimStore:
         self._runtime = runtime
         self._timeout_s = timeout_s
         self._state = SessionState.lost
-        self._tell_state: list[Callable[[SessionState], None]] = []
+        self._notify_state: list[Callable[[SessionState], None]] = []
         self._watches: list[tuple[str, Callable[[], None]]] = []
         self._line: Line | None = None
         self._key: int | None = None
@@ -248,14 +248,14 @@ class SimStore:
     def session_seconds(self) -> float:
         return self._timeout_s
 
-    def on_state(self, tell: Callable[[SessionState], None]) -> None:
-        self._tell_state.append(tell)
+    def on_state(self, notify: Callable[[SessionState], None]) -> None:
+        self._notify_state.append(notify)
 
     def expedite(self) -> None:
         """Its sessions time out, as ZooKeeper's do."""
 
-    def watch(self, path: str, tell: Callable[[], None]) -> Callable[[], None]:
-        watch = (path, tell)
+    def watch(self, path: str, notify: Callable[[], None]) -> Callable[[], None]:
+        watch = (path, notify)
         self._watches.append(watch)
         if self._state is SessionState.connected:
             self._say("watch", path)
@@ -326,9 +326,9 @@ class SimStore:
                 self._connection_lost()
 
     def _notify(self, changed: str | None) -> None:
-        for path, tell in list(self._watches):
+        for path, notify in list(self._watches):
             if changed in (None, path):
-                tell()
+                notify()
 
     async def _begin(self, key: int | None) -> bool:
         """Connect and begin a session, or take one up again. False: no answer, or it is over."""
@@ -390,5 +390,5 @@ class SimStore:
 
     def _become(self, state: SessionState) -> None:
         self._state = state
-        for tell in list(self._tell_state):
-            tell(state)
+        for notify in list(self._notify_state):
+            notify(state)

@@ -129,12 +129,12 @@ class _File:
 
     def save(self, known: Mapping[str, KnownTopic]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self._path.with_suffix(f".{os.getpid()}.tmp")
-        with aside.open("w") as file:
+        temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
+        with temporary.open("w") as file:
             file.write(_reported(known))
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(self._path)
+        temporary.replace(self._path)
 
 
 class _Group:

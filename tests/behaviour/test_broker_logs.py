@@ -109,7 +109,7 @@ def live_it(story: Story) -> dict[str, int]:
         producer.send("bulk", b"refused").result(60)
     with Producer(cluster.bootstrap) as producer:
         producer.send("bulk", b"taken").result(60)
-    story.reported("the disk takes writes again")
+    story.reported("the disk accepts writes again")
     assert cluster.ensemble is not None
     out, back = story.count("disconnected from ZooKeeper"), story.count(" connected to ZooKeeper")
     cluster.ensemble.servers[0].kill()
@@ -163,7 +163,7 @@ def test_the_log_of_each_broker_has_the_events_in_order_and_in_few_lines(tmp_pat
         rf"broker {paused} joined the cluster",
         rf"replica {paused} of .* is in sync",
         r"ERROR ottla.disk bulk-0: the disk refuses writes \(KAFKA_STORAGE_ERROR\): cannot write .*bulk-0/.*: File too",
-        r"INFO ottla.disk bulk-0: the disk takes writes again",
+        r"INFO ottla.disk bulk-0: the disk accepts writes again",
         r"WARNING ottla\.\S+ disconnected from ZooKeeper",
         r"INFO ottla\.\S+ connected to ZooKeeper",
         r"bulk-0: reassignment done, the replicas are \d, \d \(they were \d, \d, \d\)",

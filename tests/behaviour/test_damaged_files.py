@@ -69,9 +69,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "directory replaced by a file": lambda data: replace(data / f"{TOPIC}-0", Path.touch),
     "active segment emptied": lambda data: logs(data)[-1].write_bytes(b""),
     "first segment removed": lambda data: logs(data)[0].unlink(),
-    "sealed segment removed": lambda data: logs(data)[1].unlink(),
-    "sealed segment emptied": lambda data: logs(data)[1].write_bytes(b""),
-    "sealed segment removed with the manifest": lambda data: remove(logs(data)[1], data / f"{TOPIC}-0" / FILE_NAME),
+    "closed segment removed": lambda data: logs(data)[1].unlink(),
+    "closed segment emptied": lambda data: logs(data)[1].write_bytes(b""),
+    "closed segment removed with the manifest": lambda data: remove(logs(data)[1], data / f"{TOPIC}-0" / FILE_NAME),
 }
 
 

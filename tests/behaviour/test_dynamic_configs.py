@@ -35,7 +35,7 @@ def test_settings_of_all_brokers_and_of_one_are_checked_together(tmp_path: Path)
     run(test)
 
 
-@pytest.mark.broker_may_log("goes on with the settings it has: log.cleaner.min.compaction.lag.ms")
+@pytest.mark.broker_may_log("keeps its present settings: log.cleaner.min.compaction.lag.ms")
 def test_a_cluster_setting_that_contradicts_a_brokers_own_does_not_stop_it(tmp_path: Path):
     async def test() -> None:
         own = {MAX_LAG: "5000"}

@@ -244,7 +244,7 @@ def test_the_log_tells_of_the_start_of_what_was_recovered_and_of_the_stop(start_
         r"topic told created: 1 partition, 1 replica each",
         rf"Ottla \S+, broker 4 is starting: data directory {broker.data}, store .*",
         rf"cluster id {cluster_id[1]}: 1 topic with 1 partition, brokers alive: .*",
-        r"the last stop was not clean: 1 log opened in \S+ s, 1 checked, [1-9]\d* bytes read, 0 bytes cut",
+        r"the last stop was not clean: 1 log opened in \S+ s, 1 checked, [1-9]\d* bytes read, 0 bytes truncated",
         r"broker 4 is controller, epoch 2",
         rf"broker 4 is listening on PLAINTEXT://{broker.bootstrap}",
         r"broker 4 is stopping \(SIGTERM\)",

@@ -54,18 +54,18 @@ def test_committed_records_lost_by_a_killed_last_leader_are_copied_from_the_othe
         assert "offsets 3..4 are missing" in cluster[3].log.read_text()
 
 
-def older_copy(broker: BrokerProcess, aside: Path) -> None:
-    shutil.copytree(broker.data, aside)
+def older_copy(broker: BrokerProcess, copy: Path) -> None:
+    shutil.copytree(broker.data, copy)
 
 
-def put_back_the_partition(data: Path, aside: Path) -> None:
+def put_back_the_partition(data: Path, copy: Path) -> None:
     shutil.rmtree(data / f"{TOPIC}-0")
-    shutil.copytree(aside / f"{TOPIC}-0", data / f"{TOPIC}-0")
+    shutil.copytree(copy / f"{TOPIC}-0", data / f"{TOPIC}-0")
 
 
-def put_back_everything(data: Path, aside: Path) -> None:
+def put_back_everything(data: Path, copy: Path) -> None:
     shutil.rmtree(data)
-    shutil.copytree(aside, data)
+    shutil.copytree(copy, data)
 
 
 @pytest.mark.long

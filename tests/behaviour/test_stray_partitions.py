@@ -23,8 +23,8 @@ def test_files_of_a_topic_missing_in_the_metadata_are_quarantined(tmp_path):
             await broker.cluster._view.reload()
             assert broker.replicas.get("orders", 0) is None
             await until(lambda: not broker.replica_manager.topic_deletion._running)
-            (aside,) = [path for path in (tmp_path / "data-1").iterdir() if path.name.startswith("orders-0")]
-            assert aside.name.endswith("-stray")
-            assert any(path.stat().st_size for path in aside.glob("*.log"))
+            (stray,) = [path for path in (tmp_path / "data-1").iterdir() if path.name.startswith("orders-0")]
+            assert stray.name.endswith("-stray")
+            assert any(path.stat().st_size for path in stray.glob("*.log"))
 
     run(test)

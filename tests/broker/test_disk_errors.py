@@ -87,7 +87,7 @@ def test_successful_writes_are_logged_and_the_entry_is_removed(caplog):
     assert [level for level, _ in lines(caplog)] == ["ERROR"], "nothing was written since"
     partition.log_end += 1
     clock.run_timers()
-    assert lines(caplog)[-1] == ("INFO", "orders-0: the disk takes writes again")
+    assert lines(caplog)[-1] == ("INFO", "orders-0: the disk accepts writes again")
     assert not clock.timers, "there is nothing left to look at"
 
 
@@ -103,7 +103,7 @@ def test_every_failed_append_is_noted_whatever_its_origin(tmp_path, caplog):
                 partition.append(batch(b"b"), ACKS_ALL, NOW_MS)
             disk.full = False
             partition.append(batch(b"b"), ACKS_ALL, NOW_MS)
-            await until(lambda: ("INFO", "orders-0: the disk takes writes again") in lines(caplog))
+            await until(lambda: ("INFO", "orders-0: the disk accepts writes again") in lines(caplog))
 
     caplog.set_level(logging.INFO)
     run(test)

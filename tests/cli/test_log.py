@@ -243,9 +243,9 @@ LOSSES: dict[str, Callable[[Path], object]] = {
     "active segment emptied": lambda data: segments(data)[-1].write_bytes(b""),
     "active segment cut at a batch": lambda data: os.truncate(segments(data)[-1], last_batch(segments(data)[-1])),
     "first segment removed": lambda data: segments(data)[0].unlink(),
-    "sealed segment removed": lambda data: segments(data)[2].unlink(),
-    "sealed segment emptied": lambda data: segments(data)[2].write_bytes(b""),
-    "sealed segment cut at a batch": lambda data: os.truncate(segments(data)[2], last_batch(segments(data)[2])),
+    "closed segment removed": lambda data: segments(data)[2].unlink(),
+    "closed segment emptied": lambda data: segments(data)[2].write_bytes(b""),
+    "closed segment cut at a batch": lambda data: os.truncate(segments(data)[2], last_batch(segments(data)[2])),
 }
 
 

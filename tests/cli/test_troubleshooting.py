@@ -35,7 +35,7 @@ MESSAGES = [
     " is not served to clients: no request would meet this fault",
     " is damaged: ",
     "are missing",
-    "it is not known whether records that acks=all acknowledged are concerned",
+    "it is not known whether records acknowledged with ",
     "the new log starts cannot be written",
     "The records cannot be read any more, but the leader's disk is full and cannot store the new log start offset",
     " to make room",

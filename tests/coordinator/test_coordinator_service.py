@@ -10,7 +10,7 @@ from ottla.cluster.changes import TopicDeleted
 from ottla.cluster.model import PartitionState as State
 from ottla.cluster.requests import TopicSpec
 from ottla.coordinator import group_records, log_batch
-from ottla.coordinator.coordinator_service import KEY_CHARS_CACHED, KEY_CHARS_MAX, InTurns, _cached_hash, java_hash
+from ottla.coordinator.coordinator_service import KEY_CHARS_CACHED, KEY_CHARS_MAX, Interleaved, _cached_hash, java_hash
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
 from ottla.coordinator.group_records import OffsetCommitKey, OffsetCommitValue
 from ottla.coordinator.shard import Phase
@@ -250,7 +250,7 @@ def test_long_keys_are_hashed_in_slices_and_not_cached():
                 await asyncio.sleep(0)
 
         task = asyncio.create_task(other())
-        async for key in InTurns(f"{number}{'x' * KEY_CHARS_MAX}" for number in range(10)):
+        async for key in Interleaved(f"{number}{'x' * KEY_CHARS_MAX}" for number in range(10)):
             java_hash(key)
         task.cancel()
         return others

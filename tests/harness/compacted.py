@@ -35,7 +35,7 @@ def put(broker: WatchedBroker, topic: str, pairs: list[tuple[bytes, bytes | None
 
 
 def seal(broker: WatchedBroker, topic: str) -> None:
-    """Write enough that everything before lies in a sealed segment."""
+    """Write enough that everything before lies in a closed segment."""
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
     for at in range(4):
         producer.produce(topic, b"x" * (SEGMENT_BYTES // 3), b"filler %d" % at)

@@ -161,11 +161,11 @@ def test_the_maximal_lag_makes_a_log_worth_compacting_and_rolls_its_active_segme
 
 
 def test_the_dirtiest_comes_first_and_everybody_has_a_turn():
-    turns: compaction.Turns[str] = compaction.Turns()
+    choice: compaction.FairChoice[str] = compaction.FairChoice()
     dirty = {"always dirty": 1.0, "half": 0.5, "little": 0.1}
-    assert [turns.choose(dirty) for _ in range(4)] == ["always dirty", "half", "little", "always dirty"]
-    assert turns.choose({"always dirty": 1.0}) == "always dirty"
-    assert turns.choose({}) is None
+    assert [choice.choose(dirty) for _ in range(4)] == ["always dirty", "half", "little", "always dirty"]
+    assert choice.choose({"always dirty": 1.0}) == "always dirty"
+    assert choice.choose({}) is None
 
 
 # -- tombstones

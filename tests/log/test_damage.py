@@ -261,7 +261,7 @@ def test_without_a_manifest_checkpoints_prove_the_end():
 
 
 @pytest.mark.parametrize("victim", [0, 2, -1])
-def test_what_is_copied_anew_is_set_aside_before(victim):
+def test_segments_are_quarantined_before_they_are_copied_again(victim):
     disk, sent, end, _ = closed()
     logs = [name for name in disk.listdir(PATH) if name.endswith(".log")]
     before = {name: disk.read(f"{PATH}/{name}") for name in logs}
@@ -272,9 +272,9 @@ def test_what_is_copied_anew_is_set_aside_before(victim):
     quarantine(log, NOW)
     assert log.log_end == first
     assert not log.damage
-    aside = {name.removesuffix(".damaged") for name in disk.listdir(PATH) if name.endswith(".damaged")}
-    assert all(disk.read(f"{PATH}/{name}.damaged") == before[name] for name in aside)
-    assert {int(name[:20]) for name in aside} == {int(name[:20]) for name in logs if int(name[:20]) > first}
+    quarantined = {name.removesuffix(".damaged") for name in disk.listdir(PATH) if name.endswith(".damaged")}
+    assert all(disk.read(f"{PATH}/{name}.damaged") == before[name] for name in quarantined)
+    assert {int(name[:20]) for name in quarantined} == {int(name[:20]) for name in logs if int(name[:20]) > first}
     log.append_replicated(memoryview(b"".join(batch for batch in sent if read_header(batch).base_offset >= first)), NOW)
     log.close()
     again = opened(disk, end)

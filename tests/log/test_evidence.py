@@ -176,7 +176,7 @@ def test_a_manifest_of_another_topic_proves_nothing():
 
 
 @pytest.mark.parametrize("kind", ["log", "index", "timeindex", "snapshot", FILE_NAME, "leader-epoch-checkpoint"])
-def test_a_directory_where_a_file_should_be_is_set_aside(tmp_path: Path, kind):
+def test_a_directory_in_the_place_of_a_file_is_quarantined(tmp_path: Path, kind):
     disk, path, config = RealDisk(), str(tmp_path / "t-0"), LogConfig(segment_bytes=400, index_interval_bytes=0)
     log = PartitionLog.open(disk, path, config, now_ms=int(time.time() * 1000))
     for number in range(20):

@@ -106,8 +106,8 @@ class LogMachine(RuleBasedStateMachine):
         assert self.recovery_point == self.log_end
 
     @rule()
-    def sync_sealed(self):
-        job = self.log.prepare_sync(sealed_only=True)
+    def sync_closed(self):
+        job = self.log.prepare_sync(closed_only=True)
         if job is not None:
             job.run()
             self.recovery_point = self.log.finish_sync(job)

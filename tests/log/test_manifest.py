@@ -53,16 +53,16 @@ def test_no_flipped_bit_and_no_cut_goes_unseen(data):
             Manifest.decode(damaged)
 
 
-def test_a_sealed_segment_is_claimed_when_it_is_synced(disk, open_log):
+def test_a_closed_segment_is_claimed_when_it_is_flushed(disk, open_log):
     log = open_log(**SMALL)
     fill(log, 7)
     assert read(disk, PATH) is None
     log.sync()
     manifest = read(disk, PATH)
     assert manifest is not None
-    sealed = [segment.base_offset for segment in log.segments[:-1]]
-    assert [claim.base_offset for claim in manifest.segments] == sealed
-    assert [claim.end_offset for claim in manifest.segments] == [*sealed[1:], log.active.base_offset]
+    closed_segments = [segment.base_offset for segment in log.segments[:-1]]
+    assert [claim.base_offset for claim in manifest.segments] == closed_segments
+    assert [claim.end_offset for claim in manifest.segments] == [*closed_segments[1:], log.active.base_offset]
     first = manifest.segments[0]
     assert (first.size, first.txnindex_crc) == (log.segments[0].size, -1)
     assert first.index_crc == file_crc(disk, f"{PATH}/{0:020d}.index")

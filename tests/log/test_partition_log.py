@@ -378,7 +378,7 @@ def test_new_settings_do_not_make_a_log_forget_that_its_file_must_be_repaired_fi
     assert stored(log) == [first, second]
 
 
-def test_a_torn_end_is_cut_off_before_its_segment_is_sealed(open_log, disk, monkeypatch):
+def test_a_torn_end_is_truncated_before_its_segment_is_closed(open_log, disk, monkeypatch):
     log = open_log()
     first = append(log)
     torn(log, disk, monkeypatch)

@@ -124,7 +124,7 @@ def test_a_last_batch_behind_a_gap_of_its_leader_stays(proof):
     assert log.damage is None
 
 
-def test_what_is_cut_is_kept_aside(disk, open_log):
+def test_truncated_bytes_are_quarantined(disk, open_log):
     log = open_log()
     sent = fill(log, 3)
     path = f"{PATH}/{0:020d}.log"
@@ -139,8 +139,8 @@ def test_what_is_cut_is_kept_aside(disk, open_log):
     open_log()
     disk.open(path).append(b"and yet another" * 9)
     open_log()
-    aside = [disk.read(f"{PATH}/{name}") for name in disk.listdir(PATH) if name.endswith(".damaged")]
-    assert sorted(aside) == sorted([tail, b"another tail" * 9, b"and yet another" * 9])
+    quarantined = [disk.read(f"{PATH}/{name}") for name in disk.listdir(PATH) if name.endswith(".damaged")]
+    assert sorted(quarantined) == sorted([tail, b"another tail" * 9, b"and yet another" * 9])
 
 
 def test_batches_within_a_record_of_a_torn_batch_are_none_of_the_log(disk, open_log):
@@ -194,7 +194,7 @@ def test_a_manifest_is_not_needed_to_keep_what_is_whole():
     assert list(served(log).values()) == sent[:lost] + sent[lost + 1 :]
 
 
-def test_a_directory_in_the_place_of_an_index_keeps_nothing_from_being_set_aside():
+def test_a_directory_in_the_place_of_an_index_does_not_prevent_quarantine():
     disk = SimDisk(Random(5))
     log = opened(disk)
     fill(log, 12)

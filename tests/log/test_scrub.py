@@ -34,7 +34,7 @@ def flip(disk: SimDisk, path: str, at: int, bit: int) -> None:
 
 @pytest.mark.parametrize("which", [0, 1, -1], ids=["first", "second", "last"])
 def test_no_bit_outside_of_the_checksum_flips_unseen(which):
-    """Base offset, length and leader epoch of the first, a middle and the last batch of a sealed segment."""
+    """Base offset, length and leader epoch of the first, a middle and the last batch of a closed segment."""
     whole, sent, end, _ = closed()
     path = log_files(whole)[1]
     position, header = list(batches(whole.read(path)))[which]
@@ -109,7 +109,7 @@ def test_a_log_that_was_truncated_meanwhile_is_not_judged(disk, open_log):
     assert not walk.current
 
 
-def test_what_is_found_is_kept_aside_and_named_until_it_is_accepted():
+def test_damaged_bytes_are_quarantined_and_missing_until_the_loss_is_accepted():
     disk, sent, end, _ = closed()
     path = log_files(disk)[1]
     position, header = list(batches(disk.read(path)))[1]

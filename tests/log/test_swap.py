@@ -30,7 +30,7 @@ def disk():
 
 @pytest.fixture
 def log(disk):
-    """Four sealed segments of two records each, and an active one that is empty."""
+    """Four closed segments of two records each, and an active one that is empty."""
     log = PartitionLog.open(disk, PATH, CONFIG, now_ms=NOW)
     for _, key, value in WRITTEN:
         put(log, [(key, value)])

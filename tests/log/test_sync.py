@@ -28,11 +28,11 @@ def test_syncing_raises_the_recovery_point_once_the_job_has_run(open_log):
     assert log.prepare_sync() is None
 
 
-def test_only_sealed_segments_are_synced_when_that_is_asked_for(open_log):
+def test_only_closed_segments_are_flushed_when_that_is_asked_for(open_log):
     log = open_log(segment_bytes=250)
-    assert log.prepare_sync(sealed_only=True) is None
+    assert log.prepare_sync(closed_only=True) is None
     fill(log, 5)
-    job = log.prepare_sync(sealed_only=True)
+    job = log.prepare_sync(closed_only=True)
     job.run()
     assert log.finish_sync(job) == 3
 
@@ -68,7 +68,7 @@ def test_a_job_leaves_alone_what_has_taken_the_place_of_its_log(open_log):
 
 
 def aborting(disk):
-    """A log with a sealed segment of three offsets, the first of which was aborted."""
+    """A log with a closed segment of three offsets, the first of which was aborted."""
     log = PartitionLog.open(disk, PATH, LogConfig(), now_ms=NOW)
     log.sync()
     write(log, 7)
@@ -83,12 +83,12 @@ def aborting(disk):
 def test_what_a_job_could_not_sync_is_synced_by_the_next_one(seed):
     disk = SimDisk(Random(seed))
     log = aborting(disk)
-    job = log.prepare_sync(sealed_only=True)
+    job = log.prepare_sync(closed_only=True)
     disk.broken = True
     with pytest.raises(StorageFault):
         job.run()
     disk.broken = False
-    job = log.prepare_sync(sealed_only=True)
+    job = log.prepare_sync(closed_only=True)
     job.run()
     assert log.finish_sync(job) == 3
     disk.crash()
@@ -100,7 +100,7 @@ def test_what_a_job_could_not_sync_is_synced_by_the_next_one(seed):
 def test_what_a_job_would_have_synced_that_was_never_run_is_synced_on_closing(seed):
     disk = SimDisk(Random(seed))
     log = aborting(disk)
-    log.prepare_sync(sealed_only=True)
+    log.prepare_sync(closed_only=True)
     log.close()
     disk.crash()
     log = PartitionLog.open(disk, PATH, LogConfig(), recovery_point=4, clean=True, now_ms=NOW)

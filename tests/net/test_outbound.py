@@ -163,7 +163,7 @@ def test_a_request_without_a_common_version_is_not_sent():
     async def test(runtime: RealRuntime, peer: Peer) -> None:
         del peer.supported[LIST_GROUPS]
         connection = await opened(runtime, peer)
-        with pytest.raises(Unreached, match="speaks no version of ListGroups"):
+        with pytest.raises(Unreached, match="supports no version of ListGroups"):
             await connection.call(ListGroupsRequest(), ListGroupsResponse, 5)
         assert not connection.closed
         connection.close()

@@ -170,23 +170,23 @@ class AroundCut(Context):
         pass
 
 
-NOTHING = "what was cut was not committed, so nothing that acks=all acknowledged is concerned"
-CONCERNED = "records that acks=all acknowledged are concerned, offsets 3 to 3 were committed"
-NOT_KNOWN = "it is not known whether records that acks=all acknowledged are concerned. They are if broker 2"
+NOTHING = "the removed records were not committed, so no record acknowledged with acks=all is affected"
+AFFECTED = "records acknowledged with acks=all are affected, offsets 3 to 3 were committed"
+NOT_KNOWN = "it is not known whether records acknowledged with acks=all are affected. They are if broker 2"
 
 
 @pytest.mark.parametrize(
     ("committed", "in_sync", "known", "level", "said"),
     [
         (3, (1, 2), True, "INFO", NOTHING),
-        (4, (1, 2), True, "ERROR", CONCERNED),
+        (4, (1, 2), True, "ERROR", AFFECTED),
         (3, (2,), True, "INFO", NOTHING),  # it led until now
         (3, (2,), False, "WARNING", NOT_KNOWN),  # killed: the high watermark is that of a checkpoint
         (3, (1, 2), False, "INFO", NOTHING),  # the one who leads was elected among those in sync, as we are
-        (4, (2,), False, "ERROR", CONCERNED),
+        (4, (2,), False, "ERROR", AFFECTED),
     ],
 )
-def test_a_truncation_logs_whether_acknowledged_records_are_concerned_and_keeps_a_copy(
+def test_a_truncation_logs_whether_acknowledged_records_are_affected_and_keeps_a_copy(
     partition, caplog, committed, in_sync, known, level, said
 ):
     p = partition()
@@ -209,12 +209,12 @@ def test_a_truncation_logs_whether_acknowledged_records_are_concerned_and_keeps_
     caplog.set_level(logging.INFO)
     run(test)
     disk, path = p.log.disk, p.log.path
-    aside = [f"{path}/{name}" for name in disk.listdir(path) if name.endswith(".damaged")]
-    assert [disk.read(name) for name in aside] == (cut if level != "INFO" else [])
-    (record,) = (record for record in caplog.records if "cut from 5 to 3, as broker 2 has it" in record.getMessage())
+    quarantined = [f"{path}/{name}" for name in disk.listdir(path) if name.endswith(".damaged")]
+    assert [disk.read(name) for name in quarantined] == (cut if level != "INFO" else [])
+    (record,) = (each for each in caplog.records if "truncated from 5 to 3 to match broker 2" in each.getMessage())
     assert record.levelname == level
     assert said in record.getMessage()
-    assert all(name in record.getMessage() for name in aside)
+    assert all(name in record.getMessage() for name in quarantined)
 
 
 def test_a_followers_high_watermark_is_not_certain_after_records_of_another_leader(partition):

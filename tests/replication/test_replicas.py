@@ -257,7 +257,7 @@ def test_what_a_killed_writer_left_of_a_checkpoint_is_removed_at_the_next_start(
 
 
 @pytest.mark.parametrize("make", [lambda: SimDisk(Random(7)), RealDisk], ids=["simulated", "real"])
-def test_a_partition_that_comes_and_goes_is_set_aside_each_time(tmp_path, make):
+def test_a_partition_that_comes_and_goes_is_renamed_each_time(tmp_path, make):
     disk, data = make(), str(tmp_path)
     here = topic(partitions=1)
     gone = here._replace(partitions=tuple(state._replace(replicas=(2,)) for state in here.partitions))
@@ -269,7 +269,7 @@ def test_a_partition_that_comes_and_goes_is_set_aside_each_time(tmp_path, make):
         assert len([name for name in disk.listdir(data) if name.endswith("-stray")]) == times
 
 
-def test_partitions_of_a_topic_with_a_long_name_are_all_set_aside(tmp_path):
+def test_partitions_of_a_topic_with_a_long_name_are_all_renamed(tmp_path):
     long = topic("n" * 240)
     replicas = start(RealDisk(), long, data=str(tmp_path))
     for partition in replicas:
@@ -287,7 +287,7 @@ def test_a_partition_that_moves_away_again_while_its_old_files_are_removed_leave
         assert len([name for name in disk.listdir(DATA) if name.endswith("-delete")]) == times
 
 
-def test_setting_a_partition_aside_is_little_work(replicas):
+def test_renaming_a_partition_directory_is_little_work(replicas):
     """All partitions of a topic are dropped in one turn of the loop."""
     replicas.host(topic())
     replicas.get("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
@@ -368,7 +368,7 @@ def test_a_partition_that_is_lost_with_all_checkpoints_is_damaged_and_goes_on_wh
     assert start(disk, topic(), clean=True, logs=again.logs()).damaged() != ()
 
 
-def test_a_file_in_the_place_of_a_partition_is_set_aside_though_nothing_tells_of_its_log(replicas, disk):
+def test_a_file_in_the_place_of_a_partition_is_quarantined_without_evidence_of_its_log(replicas, disk):
     lose(replicas, disk)
     disk.write_atomic(f"{DATA}/orders-0", b"no directory")
     again = start(disk, topic())

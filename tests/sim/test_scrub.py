@@ -32,7 +32,7 @@ class Scrubbed(Stage):
         for _ in range(3):
             self.write(COUNT // 3)
             self.run(ROLL_MS / 500)
-        self.run(6)  # sealed segments are synced
+        self.run(6)  # closed segments are synced
 
     def logs(self, node):
         disk = self.world.machine(node.name).disk

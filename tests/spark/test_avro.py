@@ -193,8 +193,8 @@ def test_a_pipeline_reads_avro_and_sends_the_rest_to_dead_letters(spark, broker,
         begin(spark, available_now=True).awaitTermination()
     written = spark.read.format("ottla").options(**at, subscribe=noted).load().selectExpr("cast(value as string)")
     assert sorted(row[0] for row in written.collect()) == ["ONE", "TWO"]
-    aside = spark.read.format("ottla").options(**at, subscribe=bad).load().select("value").collect()
-    assert [bytes(row[0]) for row in aside] == [b"\x02\x7fno"]
+    dead = spark.read.format("ottla").options(**at, subscribe=bad).load().select("value").collect()
+    assert [bytes(row[0]) for row in dead] == [b"\x02\x7fno"]
 
     strict = text.replace("    dead_letters:", "    # dead_letters:").replace("/data", "/strict")
     pipeline = document.parse(strict, str(tmp_path / "pipeline.yaml"), {})

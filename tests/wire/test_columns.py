@@ -177,7 +177,7 @@ def columns_of(rows: list) -> Rows:
 def test_batches_made_of_columns_are_those_that_records_make(rows, bytes_max, codec):
     columns = columns_of(rows)
     bounds = cut(columns.sizes(), bytes_max)
-    made = [batch.sealed(codec=codec) for batch in columns.batches(bounds)]
+    made = [batch.encode(codec=codec) for batch in columns.batches(bounds)]
     for batch, (start, stop) in zip(made, pairwise(bounds), strict=True):
         records = [
             Record(at, timestamp, key, value, tuple(headers or ()))
@@ -206,7 +206,7 @@ def test_text_and_missing_columns_are_written_as_they_are():
     rows = Rows(pa.array(["grüße", None]), timestamps=np.array([5, 6]))
     (batch,) = rows.batches([0, 2])
     records = [Record(0, 5, None, "grüße".encode()), Record(1, 6, None, None)]
-    assert batch.sealed() == build_batch(records)
+    assert batch.encode() == build_batch(records)
 
 
 def test_no_batch_crosses_an_edge():
@@ -215,6 +215,6 @@ def test_no_batch_crosses_an_edge():
 
 def test_the_numbers_of_a_producer_are_in_the_header():
     (batch,) = Rows(pa.array([b"v"]), timestamps=np.array([5])).batches([0, 1])
-    sealed = batch.sealed(producer_id=9, producer_epoch=2, base_sequence=40, transactional=True)
+    encode = batch.encode(producer_id=9, producer_epoch=2, base_sequence=40, transactional=True)
     record = [Record(0, 5, None, b"v")]
-    assert sealed == build_batch(record, producer_id=9, producer_epoch=2, base_sequence=40, transactional=True)
+    assert encode == build_batch(record, producer_id=9, producer_epoch=2, base_sequence=40, transactional=True)

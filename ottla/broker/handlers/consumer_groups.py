@@ -11,7 +11,7 @@ from ottla.broker.handlers.replies import expect, respond
 from ottla.config.broker_config import BrokerConfig
 from ottla.coordinator.assignors import ASSIGNORS
 from ottla.coordinator.consumer_group_member import JOINING, LEAVING, LEAVING_STATIC
-from ottla.coordinator.coordinator_service import InTurns
+from ottla.coordinator.coordinator_service import Interleaved
 from ottla.errors import ErrorCode, Refused
 from ottla.net.server import Pending
 from ottla.wire.acl import GROUP_OPERATIONS, NOT_ASKED
@@ -90,7 +90,7 @@ async def describe(
     context: Context, message: ConsumerGroupDescribeRequest, request: Request
 ) -> ConsumerGroupDescribeResponse:
     described = []
-    async for group_id in InTurns(message.group_ids):
+    async for group_id in Interleaved(message.group_ids):
         try:
             if not group_id:
                 raise Refused(ErrorCode.invalid_group_id)

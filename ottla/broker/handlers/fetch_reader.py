@@ -279,7 +279,7 @@ class ReplicaFetchReader(FetchReader):
             entry.note_progress(partition, self.message.replica_id, self.message.replica_epoch)
         if entry.diverging is not None:
             return state_of(entry, partition, b"", 0)._replace(diverging=entry.diverging)
-        if (gap := gaps.tell(partition, self.message.replica_id, entry.offset)) is not None:
+        if (gap := gaps.gap_for(partition, self.message.replica_id, entry.offset)) is not None:
             # With an error for those that do not know of gaps: they ask again after a while.
             state = state_of(entry, partition, b"", 0)
             return state._replace(error=ErrorCode.kafka_storage_error, missing=gap)

@@ -12,7 +12,7 @@ from typing import Any
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
 from ottla.cluster.image import NO_BROKER, PartitionState
-from ottla.coordinator.coordinator_service import CoordinatorService, InTurns
+from ottla.coordinator.coordinator_service import CoordinatorService, Interleaved
 from ottla.coordinator.transaction_coordinator import TRANSACTIONS_TOPIC
 from ottla.errors import ErrorCode
 from ottla.wire.apis import FIND_COORDINATOR
@@ -28,7 +28,7 @@ async def find_coordinator(
 ) -> FindCoordinatorResponse:
     """One key, or since version 4 several."""
     if message.coordinator_keys:
-        keys = InTurns(message.coordinator_keys)
+        keys = Interleaved(message.coordinator_keys)
         found = [await _find(context, message.key_type, key, request) async for key in keys]
         return FindCoordinatorResponse(coordinators=found)
     one = await _find(context, message.key_type, message.key, request)

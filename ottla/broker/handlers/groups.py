@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response, serves
 from ottla.broker.handlers.replies import expect, respond
-from ottla.coordinator.coordinator_service import InTurns, Promise
+from ottla.coordinator.coordinator_service import Interleaved, Promise
 from ottla.coordinator.decision import Reply
 from ottla.coordinator.group_context import MemberClient
 from ottla.errors import ErrorCode, Refused
@@ -121,7 +121,7 @@ def leave(context: Context, message: LeaveGroupRequest, request: Request) -> Ans
 @serves(DESCRIBE_GROUPS)
 async def describe(context: Context, message: DescribeGroupsRequest, request: Request) -> DescribeGroupsResponse:
     described = []
-    async for group_id in InTurns(message.groups):
+    async for group_id in Interleaved(message.groups):
         try:
             group = await _describe(context, group_id)
         except Refused as refused:
@@ -146,7 +146,7 @@ async def list_groups(context: Context, message: ListGroupsRequest, request: Req
 @serves(DELETE_GROUPS)
 async def delete(context: Context, message: DeleteGroupsRequest, request: Request) -> DeleteGroupsResponse:
     results = []
-    async for group_id in InTurns(message.groups_names):
+    async for group_id in Interleaved(message.groups_names):
         reply = await _delete(context, group_id).answered()
         if isinstance(reply, Refused):
             reply = DeletableGroupResult(group_id=group_id, error_code=reply.code)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
 from ottla.broker.handlers.replies import overlapping, respond
-from ottla.coordinator.coordinator_service import InTurns, Promise
+from ottla.coordinator.coordinator_service import Interleaved, Promise
 from ottla.coordinator.decision import ProducerIdAndEpoch, Reply
 from ottla.coordinator.regex import compile_regex
 from ottla.coordinator.transaction_machine import NEEDS_PRODUCER_ID, Codes, TransactionMachine
@@ -287,7 +287,7 @@ def _end(context: Context, message: EndTxnRequest, version: int, spare_id: int |
 async def describe(
     context: Context, message: describe_transactions.DescribeTransactionsRequest, request: Request
 ) -> describe_transactions.DescribeTransactionsResponse:
-    found = [await _describe(context, each) async for each in InTurns(message.transactional_ids)]
+    found = [await _describe(context, each) async for each in Interleaved(message.transactional_ids)]
     return describe_transactions.DescribeTransactionsResponse(transaction_states=found)
 
 

@@ -106,7 +106,7 @@ class BrokerConnection:
         version = self._outbound.versions.common(api_key, request.VERSIONS, version_max)
         if version is None:
             name = type(request).__name__.removesuffix("Request")
-            unknown = f"{self.address}: the broker speaks no version of {name} that we speak"
+            unknown = f"{self.address}: the broker supports no version of {name} that we support"
             raise NotUnderstood(unknown, code=ErrorCode.unsupported_version)
         spoken = version
 

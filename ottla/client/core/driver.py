@@ -360,7 +360,7 @@ class Driver:
                     raise refusal
                 if self.runtime.now() >= deadline:
                     error = error_of(self.metadata.error(name), f"topic {name}")
-                    raise error or self.timed_out(f"topic {name}: nobody told in time where it is")
+                    raise error or self.timed_out(f"topic {name}: no metadata in time")
                 await self.changed(deadline)
         return topic
 

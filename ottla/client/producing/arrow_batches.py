@@ -131,7 +131,7 @@ class RowsContent:
         return self.batch.base_timestamp
 
     def encode(self, **how: Any) -> bytes:
-        return self.batch.sealed(**how)
+        return self.batch.encode(**how)
 
     def halves(self) -> Sequence[RowsContent]:
         middle = self.count // 2

@@ -365,7 +365,7 @@ class Producer(Client):
         error = error_of(driver.metadata.error(topic), f"topic {topic}")
         if error is None and partition is not None and driver.metadata.topic(topic) is not None:
             error = ClientError(f"topic {topic} has no partition {partition}; {waited} for it")
-        raise error or driver.timed_out(f"topic {topic}: {waited} to be told where it is")
+        raise error or driver.timed_out(f"topic {topic}: {waited} for its metadata")
 
     def _resolve(self, action: Delivered | Undelivered) -> None:
         if isinstance(action, Delivered):

@@ -118,7 +118,7 @@ def program(pipeline: Pipeline) -> str:
     for sink in pipeline.sinks.values():
         text += "\n" + "\n".join(_query(pipeline, sink)) + "\n\n"
     for query, source in graph.dead_letters(pipeline).items():
-        text += "\n" + "\n".join(_aside(pipeline, query, pipeline.sources[source])) + "\n\n"
+        text += "\n" + "\n".join(_dead_letter_query(pipeline, query, pipeline.sources[source])) + "\n\n"
     names = [*graph.dead_letters(pipeline), *graph.ordered_sinks(pipeline)]
     sinks = ", ".join(f"{_text(name)}: to_{name}" for name in names)
     return text + FOOT.format(sinks=sinks, name=_text(pipeline.name))
@@ -233,7 +233,7 @@ def _read_span(source: Source, span: Span) -> str:
     return f"frame = spark.read.format({_text(source.format)}).options(**{_mapping(options)}).load()"
 
 
-def _aside(pipeline: Pipeline, query: str, source: Source) -> Iterable[str]:
+def _dead_letter_query(pipeline: Pipeline, query: str, source: Source) -> Iterable[str]:
     """Values that do not fit go on as they are, with where they come from in their headers."""
     assert source.dead_letters is not None
     marks = [("topic", "topic"), ("partition", "cast(partition as string)"), ("offset", "cast(offset as string)")]
@@ -267,29 +267,31 @@ def _avro(schema: Schema) -> str:
 
 def _decoded(schema: Schema | None, source: Source) -> Iterable[str]:
     """Keys are text; values too, or what the schema says. What does not fit stops the query, or was put aside."""
-    value, put_aside = "cast(value as string) as value", source.dead_letters is not None
-    if schema is not None and put_aside:
+    value, to_dead_letters = "cast(value as string) as value", source.dead_letters is not None
+    if schema is not None and to_dead_letters:
         yield f"frame = frame.where(~({_unfit(schema)}))"
     if schema is not None and schema.avro:
         # Where values that do not fit were put aside, Spark may still read before it filters.
         yield f'frame = frame.withColumn("_read", from_avro({_avro(schema)}, mode="PERMISSIVE"))'
         unfit = "value is not null and _read is null"
-        yield from _fitting(source, unfit, "_read", put_aside=put_aside, shown=HEX_SHOWN)
+        yield from _fitting(source, unfit, "_read", to_dead_letters=to_dead_letters, shown=HEX_SHOWN)
         value = "value"
     elif schema is not None:
         yield f'frame = frame.withColumn("_read", expr({_text(FROM_JSON.format(schema.text))}))'
-        yield from _fitting(source, NOT_JSON.format("_read"), "_read", put_aside=put_aside, without="_unfit")
+        yield from _fitting(
+            source, NOT_JSON.format("_read"), "_read", to_dead_letters=to_dead_letters, without="_unfit"
+        )
         value = "value"
     columns = ["cast(key as string) as key", value, *[name for name in RECORD if name not in ("key", "value")]]
     yield f"frame = frame.selectExpr({', '.join(_text(column) for column in columns)})"
 
 
 def _fitting(
-    source: Source, unfit: str, read: str, *, put_aside: bool, without: str = "", shown: str = TEXT_SHOWN
+    source: Source, unfit: str, read: str, *, to_dead_letters: bool, without: str = "", shown: str = TEXT_SHOWN
 ) -> Iterable[str]:
     """What was read as the value; a record that does not fit is named, with what to do about it."""
     fitting = f'col("{read}")' + (f'.dropFields("{without}")' if without else "")
-    if put_aside:
+    if to_dead_letters:
         yield f'frame = frame.withColumn("value", {fitting})'
         return
     words = (

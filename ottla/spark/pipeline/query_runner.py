@@ -76,9 +76,9 @@ def run(pipeline: Pipeline, *, master: str | None, available_now: bool, only: tu
 
 def _counted(pipeline: Pipeline, queries: list[_Query]) -> str:
     """Sinks, as they are in the file, and queries that are not."""
-    aside = sum(query.name not in pipeline.sinks for query in queries)
+    others = sum(query.name not in pipeline.sinks for query in queries)
     reported = counted(len(queries), "query", "queries")
-    return f"{reported} ({counted(len(queries) - aside, 'sink')}, {aside} for dead letters)" if aside else reported
+    return f"{reported} ({counted(len(queries) - others, 'sink')}, {others} for dead letters)" if others else reported
 
 
 def _queries(

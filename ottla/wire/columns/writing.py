@@ -38,7 +38,7 @@ class RowsBatch:
     max_timestamp: int
     plain: memoryview
 
-    def sealed(
+    def encode(
         self,
         *,
         codec: str = "none",

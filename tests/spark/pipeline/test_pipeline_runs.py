@@ -333,8 +333,8 @@ def test_the_first_pipeline_works_at_once_and_a_malformed_record_is_named(broker
 
     file.write_text(file.read_text().replace("# dead_letters", "dead_letters"))
     typed(steps[1])
-    [aside] = typed("ottla consume first-bad -e").stdout.splitlines()
-    assert aside == "two oranges"
+    [dead] = typed("ottla consume first-bad -e").stdout.splitlines()
+    assert dead == "two oranges"
 
 
 def typed(line: str, status: int = 0) -> subprocess.CompletedProcess[str]:
