@@ -11,9 +11,9 @@ from ottla.log.log_config import LogConfig
 from ottla.wire import batch, records
 
 RECORDS_MAX = 200_000
-"""How many records of one batch are looked at: everybody else waits meanwhile."""
+"""Limit of the records in one batch that are checked one by one: the event loop waits meanwhile."""
 RECORDS_BYTES_MAX = 64 * 1024 * 1024
-"""How large one batch may become when it is decompressed to be looked at."""
+"""Limit of the size of one batch when it is decompressed to be checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +26,21 @@ class AppendPolicy:
     keys_required: bool = False
     validate_records: bool = False
     codec: str | None = None
-    """The codec records are kept in; None: as the producer chose."""
+    """The compression codec of the topic; None: that of the producer (`compression.type=producer`)."""
     synced: bool = False
-    """Whether a record counts for nothing before it is on the device (`flush.messages=1`)."""
+    """Whether a record counts only when it is flushed (`flush.messages=1`)."""
     leader_throttled: bool = False
     """Whether, while this broker leads, replicas that are not in sync get no more than their share of its bandwidth."""
     follower_throttled: bool = False
     opens_batches: bool = field(init=False)
-    """Whether records have to be looked at one by one. Asked for every batch, so worked out once."""
+    """Whether each record must be checked. It is needed for every batch, so it is computed once."""
 
     def __post_init__(self) -> None:
         opens = self.keys_required or self.validate_records or self.codec is not None
         object.__setattr__(self, "opens_batches", opens)
 
     def opened(self, view: memoryview, header: batch.BatchHeader) -> memoryview:
-        """Look at the records one by one; the batch, in the codec the topic wants."""
+        """Decompress and check each record; returns the batch in the codec of the topic."""
         if header.record_count > RECORDS_MAX:
             raise Refused(
                 ErrorCode.message_too_large,

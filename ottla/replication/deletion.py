@@ -52,18 +52,18 @@ class TopicDeletion:
         self._checkpointing: asyncio.Task[Fault | None] | None = None
 
     def begin(self, topic: TopicImage, directories: list[str], *, deleted: bool) -> None:
-        """`deleted`: the topic is, and the cluster waits for this broker's word."""
+        """`deleted`: the topic was deleted, and the controller waits for this broker's confirmation."""
         task = self._runtime.spawn(self._delete(topic, directories, deleted), name=f"deleting {topic.name}")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
     async def finish(self) -> None:
-        """Wait for all that has begun."""
+        """Wait for all deletions in progress."""
         if self._running:
             await asyncio.wait(self._running)
 
     async def confirm_earlier(self, broker_id: int) -> None:
-        """Topics deleted while this broker was away: their files are gone by now, and the cluster may forget them."""
+        """Confirm topics that were deleted while this broker was stopped: their files are removed by now."""
         tombstones = self._cluster.image.tombstones
         if gone := [topic_id for topic_id, tombstone in tombstones.items() if broker_id in tombstone.replicas]:
             await self._cluster.replicas_deleted(gone)
@@ -77,8 +77,8 @@ class TopicDeletion:
             log.warning("deleting %s: %s; the rest is removed at the next start", topic.name, fault)
 
     async def _remove(self, directories: list[str]) -> None:
-        """First what checkpoints say of them goes: of a partition without a directory they would say that it is lost.
-        They cover all partitions, so when many are dropped at once they are written once."""
+        """Removes the partitions from the checkpoints first: a partition in a checkpoint without a directory would
+        count as lost. Checkpoints cover all partitions, so for many dropped partitions they are written once."""
         if self._checkpointing is None:
             self._checkpointing = self._runtime.spawn(self._checkpoint(), name="checkpoints of what is left")
         if (fault := await asyncio.shield(self._checkpointing)) is not None:
@@ -87,7 +87,7 @@ class TopicDeletion:
             await self._runtime.offload(self._runtime.disk.rmtree, directory)
 
     async def _checkpoint(self) -> Fault | None:
-        await asyncio.sleep(0)  # all that is dropped in this iteration of the loop is dropped together
+        await asyncio.sleep(0)  # everything dropped in this iteration of the loop is dropped together
         self._checkpointing = None
         try:
             await self._replicas.save_checkpoints(*CHECKPOINTS)

@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
 
 WHOLE_WAIT_SECONDS = 5.0
-"""For those that are alive and not heard of, where nothing is known to be missing: they may be cut off."""
+"""How long to wait for live replicas that have not fetched, if nothing is known to be missing: they may be
+partitioned."""
 
 
 class Position(NamedTuple):
-    """What a replica has: the epoch of its last record, and where its log ends."""
+    """The end of a replica's log: the leader epoch of its last record, and the log end offset."""
 
     epoch: int
     end: int
@@ -52,8 +53,8 @@ class Doubt:
     __slots__ = ("_all", "_first", "_heard", "_proven", "_since", "whole")
 
     def __init__(self, proven: Position, first: int | None, *, wait_for_all: bool, whole: bool = False) -> None:
-        """`first`: the first offset that another one must have. None: whatever it has, for here is nothing at all, and
-        nobody knows where the log started. `whole`: nothing is known to be missing here."""
+        """`first`: the first offset that another replica must have. None: any, because this log is empty and its start
+        is not known. `whole`: nothing is known to be missing here."""
         self._proven = proven
         self._first = first
         self._all = wait_for_all
@@ -68,14 +69,14 @@ class Doubt:
             self._heard[replica] = Heard(Position(last_epoch, offset), log_start, broker_epoch)
 
     def registration(self, replica: int) -> int:
-        """Under which it was heard."""
+        """The broker epoch with which the replica has fetched."""
         return self._heard[replica].broker_epoch
 
     def verdict(
         self, others: Iterable[int], now: float, wait_s_max: float, able: Callable[[int, int], bool],
         alive: Callable[[int], bool],
     ) -> tuple[int, ...] | None:  # fmt: skip
-        """Who leads instead, if anybody; None: it is too early to say."""
+        """The replicas that are to lead instead, perhaps none; None: it is not decided yet."""
         if self._since is None:
             self._since = now
         awaited = [replica for replica in others if self._all or alive(replica)]
@@ -96,7 +97,7 @@ class Doubt:
         return tuple(replica for replica in others if complete.get(replica) == best and best is not None)
 
     def outdone(self, position: Position, log_start: int) -> bool:
-        """Whether a replica has all that is proven here, and more than that."""
+        """Whether a replica has everything that is proven here, and more."""
         reaches = position.epoch >= self._proven.epoch and position.end >= self._proven.end
         return reaches and position != self._proven and (self._first is None or 0 <= log_start <= self._first)
 
@@ -104,7 +105,7 @@ class Doubt:
 def shows_more(
     partition: Partition, replica: int, broker_epoch: int, offset: int, last_epoch: int, log_start: int
 ) -> bool:
-    """A follower of a provisional leader asks for an offset. True: it has more, and the leader is in doubt again."""
+    """A follower of a provisional leader fetches from `offset`. True: it has more, and the leader is in doubt again."""
     doubt, log = partition.provisional, partition.log
     if doubt is None:
         return False
@@ -122,8 +123,8 @@ def shows_more(
 
 
 def doubt_of(partition: Partition, in_sync: tuple[int, ...], leader_epoch: int) -> Doubt | None:
-    """Whether this replica, which is to lead, is one whose word would not do: nobody else is said to have what was
-    acknowledged, and its own log lacks something, or everything, or may lack the end."""
+    """The doubt of this replica when it is elected: no other replica is known to have all acknowledged records, and its
+    own log is damaged, empty, or may lack its end. None: no doubt."""
     log, damage = partition.log, partition.log.damage
     if in_sync != (partition.broker_id,) or partition.eligible or len(partition.replicas) == 1:
         return None
@@ -139,8 +140,8 @@ def doubt_of(partition: Partition, in_sync: tuple[int, ...], leader_epoch: int) 
 def resolve(
     partition: Partition, now: float, wait_s_max: float, able: Callable[[int, int], bool], alive: Callable[[int], bool]
 ) -> bool:
-    """Look whether it is known by now who leads. True: this one, as soon as its state is taken up again. If others do
-    they are proposed."""
+    """Check whether the doubt has ended. True: this replica leads as soon as its state is applied again. If others are
+    to lead, they are proposed."""
     assert partition.doubt is not None
     if partition.leader.proposed is not None:
         return False

@@ -30,14 +30,14 @@ class Followed:
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.asked_in = 0
-        """The request that told the leader what we want of it."""
+        """The number of the request that named it last."""
         self.failures = 0
         self.rests_until = 0.0
 
 
 class FetchRequestData(NamedTuple):
     number: int
-    """By which its answer is known: while it is on its way, another one may be sent."""
+    """Identifies the response: another request may be in flight."""
     session_id: int
     session_epoch: int
     topics: Partitions
@@ -62,7 +62,8 @@ class FetchPlan:
         return followed is not None and followed.partition is partition
 
     def add(self, partition: Partition) -> None:
-        """Follow it, or, if it is followed already, look at its position again: a new leader epoch may have begun."""
+        """Add a partition. If it is in the plan already, read its fetch offset again: a new leader epoch may have
+        begun."""
         key = _key(partition)
         followed = self._followed.get(key)
         if followed is None or followed.partition is not partition:
@@ -93,28 +94,28 @@ class FetchPlan:
                 self._moved[key] = None
 
     def deadline(self) -> float | None:
-        """When somebody has rested enough."""
+        """When the first backoff ends."""
         return min((self._followed[key].rests_until for key in self._resting), default=None)
 
     @property
     def has_news(self) -> bool:
-        """Whether the leader should be told something now, and not when it answers. Before its first answer the session
-        has no name by which it could be told."""
+        """Whether the leader needs a request now, before it answers the one in flight. Before the first response the
+        session has no id, so it cannot be updated."""
         return self._session.id != NO_SESSION and any(map(self._stale, self._moved))
 
     def _stale(self, key: Key) -> bool:
-        """The leader does not know that we follow it, or not in which leader epoch."""
+        """The leader does not know that this broker follows the partition, or in which leader epoch."""
         known = self._session.known.get(key)
         return known is None or known.leader_epoch != self._followed[key].partition.leader_epoch
 
     def unsynced(self, now: float) -> list[Partition]:
-        """Partitions whose position may not be told yet: what it would say of them is not on the device."""
+        """Partitions whose fetch offset may not be sent yet, because the records before it are not flushed."""
         self._wake(now)
         moved = [self._followed[key].partition for key in self._moved]
         return [each for each in moved if each.policy.synced and each.own_end < each.log.log_end]
 
     def rested(self, now: float) -> list[Partition]:
-        """Who has rested as long as it was told to, and is fetched again with the next request."""
+        """Partitions whose backoff has ended: the next request fetches them again."""
         resting = [self._followed[key] for key in self._resting]
         return [followed.partition for followed in resting if followed.rests_until <= now]
 
@@ -147,9 +148,9 @@ class FetchPlan:
         return FetchRequestData(self._requests, session_id, session_epoch, topics, forgotten)
 
     def answered(self, answer: Answer, number: int) -> Iterator[tuple[Partition, PartitionFetched]]:
-        """What the leader sent upon the request of this number, for the partitions that still want it: an answer to
-        what was asked in another leader epoch, or from another position, belongs to nobody. Who was named again in a
-        later request waits for the answer to that one: this one does not say to which question it belongs."""
+        """The partitions of the response to request `number` that still apply. A response for another leader epoch or
+        fetch offset is dropped. A partition that a later request has named waits for that response, because this one
+        does not say which request it answers."""
         if answer.error:
             self.begin()
             return
@@ -166,10 +167,10 @@ class FetchPlan:
                 continue
             yield followed.partition, fetched
         if not answer.session_id:
-            self.begin()  # it keeps none for us: every request is a full one
+            self.begin()  # the leader keeps no session: every request is a full one
 
     def took(self, partition: Partition) -> None:
-        """It has what it was sent."""
+        """Its records were appended."""
         key = _key(partition)
         followed = self._followed.get(key)
         if followed is not None:
@@ -177,7 +178,7 @@ class FetchPlan:
             self._moved[key] = None
 
     def failed(self, partition: Partition, now: float) -> None:
-        """It was refused, or could not take what it was sent: let it rest, longer each time."""
+        """It got an error, or its records could not be appended: back off, longer each time."""
         followed = self._followed.get(_key(partition))
         if followed is not None:
             pause = min(BACKOFF_SECONDS_MIN * 2**followed.failures, self._backoff_s_max)
@@ -185,7 +186,7 @@ class FetchPlan:
             self.rest(partition, now + pause)
 
     def rest(self, partition: Partition, until: float) -> None:
-        """Fetch nothing for it until then."""
+        """Do not fetch it until then."""
         key = _key(partition)
         followed = self._followed.get(key)
         if followed is None:

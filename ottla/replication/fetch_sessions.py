@@ -25,13 +25,13 @@ FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
 NO_FOLLOWER = -1
 NOT_NOTED = -2
-"""In no leader epoch."""
+"""No leader epoch."""
 
 Resolve = Callable[[Topic, int], "Partition | None"]
 
 
 class CachedPartition:
-    """One partition of one fetch: where the reader is, and what it was told last."""
+    """One partition of a fetch session: the fetch offset, and the offsets that were sent last."""
 
     __slots__ = (
         "bytes_max", "fetch", "high_watermark", "last_epoch", "leader_epoch", "log_start", "offset", "own_start",
@@ -65,7 +65,7 @@ class CachedPartition:
         return replica.log_start
 
     def watch(self, replica: Partition | None) -> None:
-        """Be told by this replica, and by no other."""
+        """Listen to this replica, and to no other."""
         if replica is self.watched:
             return
         before, self.watched = self.watched, replica
@@ -76,20 +76,21 @@ class CachedPartition:
 
 
 class FollowerPartition(CachedPartition):
-    """One partition that a follower fetches. New records wake it; that some were committed it learns by the way."""
+    """One partition that a follower fetches. New records complete its delayed Fetch; a new high watermark does not."""
 
     __slots__ = ("diverging", "noted_epoch")
 
     def update(self, wanted: FetchPartition) -> None:
-        """Tell it everything again: what the answer before said it may have passed over, since it had asked anew."""
+        """Send all offsets again: the client may have dropped the previous response, because it has sent a new
+        request."""
         super().update(wanted)
         self.high_watermark = self.log_start = -1
         self.diverging: tuple[int, int] | None = None
         self.noted_epoch = NOT_NOTED
 
     def note_progress(self, replica: Partition, follower: int, broker_epoch: int) -> None:
-        """Tell the leader how far the follower has come: once for each time that it says so, and again where another
-        leader epoch has begun since. `diverging` is where their logs may diverge."""
+        """Report the follower's progress to the leader state: once for each Fetch, and again after a new leader epoch.
+        `diverging` is the diverging epoch, if there is one."""
         self.diverging = replica.leader.fetched_by(follower, broker_epoch, self.offset, self.last_epoch, self.own_start)
         self.noted_epoch = replica.leader_epoch
 
@@ -97,7 +98,7 @@ class FollowerPartition(CachedPartition):
         self.fetch.dirty[self] = None
 
     def start_of(self, replica: Partition) -> int:
-        """A follower deletes what is before it, so it is told no log start that is not in the manifest."""
+        """A follower deletes records before the log start, so it gets only a log start that is in the manifest."""
         return replica.log.proven_start
 
     def on_append(self, size: int) -> None:
@@ -117,7 +118,7 @@ class FollowerPartition(CachedPartition):
 
 
 class FetchSession:
-    """What one client fetches: for one request, or for as long as its session lasts."""
+    """The partitions that one client fetches: in one request, or in a session."""
 
     __slots__ = (
         "_entries", "_entry", "by_id", "closed", "dirty", "epoch", "follower", "heard", "id", "moved", "notify",
@@ -128,17 +129,18 @@ class FetchSession:
         self.epoch = 1
         self.by_id = by_id
         self.follower = follower
-        """The broker that fetches, if it is one."""
+        """The follower's broker id; below 0: a consumer."""
         self.heard = 0
-        """How often that broker has asked."""
+        """The number of Fetch requests of that follower."""
         self._entry = CachedPartition if follower == NO_FOLLOWER else FollowerPartition
         self._entries: dict[tuple[Topic, int], CachedPartition] = {}
         self.dirty: dict[CachedPartition, None] = {}
-        """What may have news, in the order in which it is served: whoever got something goes to the end."""
+        """Partitions that may have new records, in the order in which they are served: one that got records moves to
+        the end."""
         self.moved: dict[CachedPartition, None] = {}
-        """Those whose offsets may have moved since the client was told of them; found not to have moved, they leave."""
+        """Partitions whose offsets may have changed since they were sent to the client."""
         self.notify: Callable[[int], object] | None = None
-        """A parked request to be told of new bytes."""
+        """The callback of a delayed Fetch, for new bytes."""
         self.closed = False
 
     def __len__(self) -> int:
@@ -172,7 +174,7 @@ class FetchSession:
                     self.moved.pop(entry, None)
 
     def watch(self, resolve: Resolve) -> None:
-        """A fetch outside any session watches only while it is parked."""
+        """Listen at the partitions. A fetch without a session does this only while it is delayed."""
         for entry in self._entries.values():
             entry.watch(resolve(entry.topic, entry.partition))
 
@@ -185,7 +187,7 @@ class FetchSession:
 
 
 class FetchSessionCache:
-    """The sessions of one broker. When there are too many, the one unused for longest goes."""
+    """The fetch sessions of one broker. If there are too many, the least recently used one is removed."""
 
     def __init__(self, random: Random, slots_max: int) -> None:
         self._random = random
@@ -197,7 +199,7 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def resolve(self, request: FetchRequest, by_id: bool) -> FetchSession:
-        """The fetch a request belongs to, brought up to date with what the request says."""
+        """The fetch session of a request, updated with the partitions that the request names."""
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id:
                 self.close(request.session_id)
@@ -226,7 +228,7 @@ class FetchSessionCache:
         if self._slots_max <= 0:
             return FetchSession(by_id=by_id, follower=follower)
         if len(self._sessions) >= self._slots_max:
-            # A request that is parked in it right now keeps its session.
+            # A session with a delayed request is kept.
             unused = next((id for id, session in self._sessions.items() if session.notify is None), None)
             if unused is None:
                 return FetchSession(by_id=by_id, follower=follower)

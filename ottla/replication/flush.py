@@ -33,7 +33,7 @@ class Flusher:
         self._watches: dict[Partition, _Watch] = {}
 
     def look_at(self, partition: Partition) -> None:
-        """Its settings may have changed: sync what is appended from now on, or do not."""
+        """The settings of the partition may have changed: start or stop flushing its appends."""
         watch = self._watches.get(partition)
         if partition.policy.synced and watch is None:
             watch = self._watches[partition] = _Watch(self, partition)
@@ -49,7 +49,7 @@ class Flusher:
             partition.append_listeners.pop(watch, None)
 
     async def sync(self, partition: Partition) -> None:
-        """Return when the device has all that is in the log by now."""
+        """Flush everything that is in the log now."""
         job = partition.log.prepare_sync()
         if job is not None:
             await self.carry_out(partition.log, job)
@@ -76,7 +76,7 @@ class Flusher:
 
 
 class _Watch:
-    """Is told when its partition grows."""
+    """Listens to the appends of its partition."""
 
     __slots__ = ("_owner", "partition", "syncing")
 

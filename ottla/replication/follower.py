@@ -18,30 +18,31 @@ if TYPE_CHECKING:
 
 
 class FollowerState:
-    """Of one partition."""
+    """The follower state of one partition."""
 
     __slots__ = ("_partition", "agreed", "watermark_known")
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self.agreed = 0
-        """Up to where it is known that the leader lacks what is missing here."""
+        """Up to this offset it is known that the leader lacks the missing records, too."""
         self.watermark_known = False
-        """The high watermark is the leader's own, or that of a clean stop, and nothing was taken from others since."""
+        """Whether the high watermark is exact: it is from the time as leader, or from a clean stop, and nothing was
+        replicated since."""
 
     def position(self) -> tuple[int, int, int]:
-        """What to ask the leader for: the leader epoch, the offset, and the epoch of the record before it."""
+        """The parameters of the next fetch: leader epoch, fetch offset, and the epoch of the last record before it."""
         log, at = self._partition.log, next_offset(self._partition)
         return self._partition.leader_epoch, at, log.epochs.epoch_of(at - 1) if at > log.log_start else NO_EPOCH
 
     def truncate(self, epoch: int, end: int, now_ms: int) -> list[Segment]:
-        """Our log has diverged from the leader's behind (at most) the end of this epoch: drop what follows. The
-        segments that may be unlinked. The next fetch shows whether the rest agrees."""
+        """Truncate: the log has diverged from the leader's after the end of this epoch, or before. Returns the segments
+        whose files may be deleted. The next fetch shows whether the rest agrees."""
         log = self._partition.log
         return self._cut(log.truncate_to, truncation_offset(log, epoch, end), now_ms)
 
     def restart_at(self, offset: int, now_ms: int) -> list[Segment]:
-        """The leader has nothing before `offset` any more, and we have nothing from there on: begin anew there."""
+        """Start over at `offset`: the leader has nothing before it, and this log nothing from there on."""
         return self._cut(self._partition.log.truncate_fully_and_start_at, offset, now_ms)
 
     def _cut(self, cut: Callable[[int, int], list[Segment]], offset: int, now_ms: int) -> list[Segment]:
@@ -51,7 +52,7 @@ class FollowerState:
             self._partition.end_moved_back()
 
     def copy_anew(self, now_ms: int) -> None:
-        """Our log is damaged, and another replica leads: what is behind the damage is quarantined, and copied anew."""
+        """Quarantine the records after the damage, and copy them again from the leader."""
         try:
             quarantine(self._partition.log, now_ms)
         finally:

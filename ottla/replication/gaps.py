@@ -32,7 +32,7 @@ log = logging.getLogger("ottla.replication")
 
 
 def unsettled(partition: Partition) -> Range | None:
-    """The first range that is missing here, as far as it is not known that the leader has not got it either."""
+    """The first missing range that the leader may have."""
     if partition.log.damage is not None:
         for start, end in partition.log.damage.missing:
             if end > partition.follower.agreed:
@@ -41,13 +41,14 @@ def unsettled(partition: Partition) -> Range | None:
 
 
 def next_offset(partition: Partition) -> int:
-    """What a follower asks its leader for: what is missing, then what comes behind its log end."""
+    """The fetch offset of a follower: the first missing range, then the log end."""
     missing = unsettled(partition)
     return partition.log.log_end if missing is None else missing[0]
 
 
 def pass_over(partition: Partition, gap: Gap, now_ms: int) -> Gap | None:
-    """The leader has not got what we asked for. Blocks. What neither has; None: it is about something else."""
+    """The leader does not have these offsets. Returns the range that neither log has; None: it does not apply here.
+    Blocks."""
     offset = next_offset(partition)
     if not gap.start <= offset < gap.end:
         return None
@@ -56,8 +57,8 @@ def pass_over(partition: Partition, gap: Gap, now_ms: int) -> Gap | None:
 
 
 def compare_start(partition: Partition, start: int) -> None:
-    """Another replica's log starts there. If ours starts later, and nothing proves that, what is between is lost here
-    (a first segment, with the manifest that knew of it). Blocks."""
+    """Compare the log start of another replica. If this log starts later, and nothing proves that, the records in
+    between are lost here (a first segment, with the manifest that listed it). Blocks."""
     own = partition.log
     if own.given_up and 0 <= start < own.log_start:
         guessed = damage.guessed_from(own)
@@ -67,7 +68,7 @@ def compare_start(partition: Partition, start: int) -> None:
 
 
 def gap_for(partition: Partition, replica: int, offset: int) -> Gap | None:
-    """What the leader has to say of an offset that a follower asks for; None: nothing is missing there."""
+    """The gap in the leader's log at the fetch offset of a follower; None: there is none."""
     follower = partition.leader.followers[replica]
     compare_start(partition, follower.log_start)
     gap = damage.gap_at(partition.log, offset)
@@ -77,8 +78,8 @@ def gap_for(partition: Partition, replica: int, offset: int) -> Gap | None:
 
 
 def next_held(partition: Partition, offset: int) -> int:
-    """Where a broker that reads its own log, to know what it has to, goes on: behind what was given up, and where no
-    other replica can have it also behind what is missing."""
+    """Where a coordinator that loads its own log continues: after offsets that were given up and, without another
+    replica, after missing ones."""
     while (gap := damage.gap_at(partition.log, offset)) is not None and (gap.given_up or len(partition.replicas) == 1):
         if not gap.given_up:
             where = partition, gap.start, gap.end - 1
@@ -88,15 +89,15 @@ def next_held(partition: Partition, offset: int) -> int:
 
 
 def lacking(missing: tuple[Range, ...], follower: Follower) -> int:
-    """How many of the offsets that its leader misses a follower has not got either. What it asked for it has not; what
-    is behind it, up to the end of what is missing, it may have, and is not counted on."""
+    """How many of the offsets that the leader lacks a follower lacks, too. It lacks the offsets that it has fetched; of
+    later ones, up to the end of the missing range, this is not known, so they count as present."""
     lacks = merged([*follower.lacks, (0, max(follower.log_start, 0))])
     return sum(max(min(end, last) - max(start, first), 0) for start, end in missing for first, last in lacks)
 
 
 def better_followers(partition: Partition, able: Callable[[int, int], bool]) -> set[int]:
-    """Those who lack least of what is missing in the log of their leader, if that is less than all, and have all that
-    is committed: their logs reach, in the same epochs, to the end that is proven. One of them should lead instead."""
+    """The followers that lack the fewest of the leader's missing offsets, if they lack fewer than the leader, and have
+    all committed records: their logs reach the proven end in the same epochs. One of them should lead instead."""
     missing = partition.log.damage
     assert missing is not None
     have = {

@@ -42,11 +42,11 @@ TIMEOUT_SECONDS = 10.0
 PARTITIONS_MAX = 1000
 """Of one request."""
 CHECKS_PER_LAG = 4
-"""How often within `replica.lag.time.max.ms` followers are looked at."""
+"""How often followers are checked within `replica.lag.time.max.ms`."""
 CHECK_SECONDS_MIN = 0.05
 
 _OVERTAKEN = frozenset({ErrorCode.fenced_leader_epoch, ErrorCode.invalid_update_version, ErrorCode.new_leader_elected})
-"""The partition has another state than we know: it is on its way to us, and settles what became of the proposal."""
+"""Errors that say that the partition has a newer state: it will arrive, and says what became of the proposal."""
 
 
 class IsrManager:
@@ -59,7 +59,7 @@ class IsrManager:
         self._replicas = replicas
         self._peers = peers
         self.on_leads: Callable[[Partition], None] = lambda partition: None
-        """Called when a last leader in doubt turns out to have the longest log: its state is to be taken up again."""
+        """Called when a last leader in doubt has the longest log: its state is applied again."""
         self._wanted: dict[Partition, None] = {}
         self._leaving: dict[Partition, None] = {}
         self._news = asyncio.Event()
@@ -77,12 +77,12 @@ class IsrManager:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def look_at(self, partition: Partition) -> None:
-        """A follower has come further: perhaps it is in sync again."""
+        """A follower has fetched: it may be in sync again."""
         if len(partition.in_sync) < len(partition.replicas):
             self._propose(partition)
 
     def leave(self, partition: Partition) -> None:
-        """Its log was found damaged: it must not be elected, and not lead if another can."""
+        """The log of this replica is damaged: it leaves the ISR, and leadership if another replica can lead."""
         if _decides(partition):
             self._propose(partition)
         else:
@@ -90,7 +90,7 @@ class IsrManager:
             self._news.set()
 
     def image_changed(self, old: Image, new: Image, change: c.Change) -> None:
-        """A broker has registered: its replicas may have come far enough before we knew that it is there."""
+        """A broker has registered: its replicas may have caught up before this broker saw the registration."""
         if not isinstance(change, c.BrokerRegistered):
             return
         for partition in self._replicas:
@@ -134,10 +134,10 @@ class IsrManager:
             for partition in list(self._replicas):
                 try:
                     if late:
-                        partition.leader.forgive()  # it was us who stood still
+                        partition.leader.forgive()  # this broker itself was paused
                     elif partition.leader.followers or partition.doubt is not None:
                         self._propose(partition)
-                except Exception as failure:  # a mistake with one must not leave the followers of all others unseen
+                except Exception as failure:  # an error with one must not stop the checks of all others
                     log.error("the followers of %s cannot be checked", partition, exc_info=failure)
 
     async def _send(self) -> None:
@@ -157,7 +157,7 @@ class IsrManager:
                 log.info("ISRs cannot be changed now: %s", failure)
                 await asyncio.sleep(RETRY_SECONDS)
                 self._news.set()
-            except Exception as failure:  # without this loop no follower would ever come back
+            except Exception as failure:  # without this loop no follower would rejoin an ISR
                 log.error("changing ISRs failed", exc_info=failure)
                 await asyncio.sleep(RETRY_SECONDS)
                 self._news.set()
@@ -165,7 +165,7 @@ class IsrManager:
                 self._news.set()
 
     async def _put_leaving(self, partitions: list[Partition]) -> None:
-        """Again and again, until their new state is seen."""
+        """Repeats the requests of damaged replicas until the metadata shows their new state."""
         codes = await self._ask(list(map(_without_itself, partitions)))
         for partition in partitions:
             code = codes.get((partition.topic_id, partition.index), ErrorCode.unknown_server_error)
@@ -193,7 +193,7 @@ class IsrManager:
                 self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self.look_at, partition)
 
     async def _ask(self, proposals: list[Proposal]) -> dict[tuple[bytes, int], int]:
-        """The controller's answer to each, by partition."""
+        """AlterPartition: the controller's answer for each partition."""
         request = AlterPartitionRequest(
             broker_id=self._config.current.broker_id,
             broker_epoch=self._replicas.broker_epoch,
@@ -218,7 +218,7 @@ def _leaves(partition: Partition) -> bool:
 
 
 def _without_itself(partition: Partition) -> Proposal:
-    """The set without this replica, which does not lead. Nobody else is changed, so no other registration counts."""
+    """The ISR without this replica, which does not lead. The registrations of the others stay as they are."""
     others = tuple((replica, UNKNOWN) for replica in partition.in_sync if replica != partition.broker_id)
     return Proposal(partition.topic_id, partition.index, partition.leader_epoch, partition.partition_epoch, others)
 

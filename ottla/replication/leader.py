@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 UNKNOWN: Final = -1
 NO_EPOCH: Final = -1
 RESENT_MAX: Final = 8
-"""So often in a row a follower is sent the same before its leader looks whether that is damaged."""
+"""How often a follower is sent the same records before the leader checks whether they are damaged."""
 
 Able = Callable[[int, int], bool]
-"""Whether a broker is there, under a registration, and stays."""
+"""Whether a broker is alive with this broker epoch, and not shutting down."""
 
 
 class Follower:
-    """One replica as its leader sees it, in one leader epoch."""
+    """The progress of one follower in one leader epoch."""
 
     __slots__ = (
         "epoch", "heard", "id", "known_epoch", "lacks", "log_end", "log_start", "mark", "marked_at", "resent", "sent",
@@ -44,25 +44,27 @@ class Follower:
     def __init__(self, replica: int) -> None:
         self.id = replica
         self.epoch = UNKNOWN
-        """The registration under which it fetched last."""
+        """The broker epoch of its last fetch."""
         self.known_epoch = UNKNOWN
-        """The registration under which the controller has it in sync; unknown: it has not, or does not say."""
+        """The broker epoch with which the controller has it in the ISR; unknown: it is not in the ISR, or the
+        controller does not say."""
         self.log_end = UNKNOWN
         self.log_start = UNKNOWN
         self.lacks: tuple[Range, ...] = ()
-        """What it asked for that its leader has not got."""
+        """The offsets that it has fetched and that the leader lacks."""
         self.heard = False
-        """It has fetched since it was last found behind: only then does what is known of it speak for it."""
+        """It has fetched since the last check found it behind: only then does its known progress count."""
         self.mark: int | None = None
         self.marked_at = 0.0
         self.sent = UNKNOWN
-        """The offset at which it was sent something last."""
+        """The offset of the records that it was sent last."""
         self.resent = 0
 
     @property
     def counts(self) -> bool:
-        """Whether what it has counts as in sync. Not while it has come back and the controller has not judged yet what
-        that means: if it lost something it will leave the set, and nobody may have relied on it meanwhile (KIP-966)."""
+        """Whether its progress counts as in sync. Not after its broker has registered again, until the controller has
+        decided about it: if it has lost records it leaves the ISR, and nothing may have depended on it meanwhile
+        (KIP-966)."""
         return self.known_epoch in (UNKNOWN, self.epoch)
 
     def fetched(self, offset: int, epoch: int, log_start: int) -> None:
@@ -74,8 +76,8 @@ class Follower:
             self.mark = None
 
     def sent_again(self, offset: int) -> bool:
-        """It is sent what is there at an offset. Whether that has been so often that it cannot take it: once in a
-        while, as it may have been left out of answers that were full."""
+        """Note that it is sent the records at an offset. Returns whether this has been repeated so often that it cannot
+        append them. Single repetitions are normal: a full response may have left it out."""
         self.resent = self.resent + 1 if offset == self.sent else 0
         self.sent = offset
         return self.resent % RESENT_MAX == RESENT_MAX - 1
@@ -94,7 +96,7 @@ class Follower:
 
 
 class Proposal(NamedTuple):
-    """A new ISR, put to the controller. Each replica with the registration it is known by."""
+    """A proposed ISR: each replica with its broker epoch."""
 
     topic_id: bytes
     partition: int
@@ -104,21 +106,21 @@ class Proposal(NamedTuple):
 
 
 class LeaderState:
-    """Of one partition. While this broker does not lead it has no followers."""
+    """The leader state of one partition. It has no followers while this broker does not lead."""
 
     __slots__ = ("_partition", "_union", "epoch_start", "followers", "proposed")
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self.epoch_start = 0
-        """Where this leader epoch began: what is before it was written under others."""
+        """The start offset of this leader epoch."""
         self.followers: dict[int, Follower] = {}
         self.proposed: tuple[int, ...] | None = None
-        """The ISR that the controller was asked for and has not decided on, as far as we know."""
+        """The proposed ISR that the controller has not decided on, as far as this broker knows."""
         self._union: tuple[Follower, ...] = ()  # all that the high watermark waits for
 
     def take_up(self, state: PartitionState, *, anew: bool) -> None:
-        """A new state of the partition. `anew`: this broker begins to lead with it."""
+        """Apply a new partition state. `anew`: this broker begins to lead with it."""
         partition = self._partition
         if anew:
             self.epoch_start = partition.log.log_end
@@ -138,7 +140,7 @@ class LeaderState:
         self._union = tuple(follower for replica, follower in self.followers.items() if replica in members)
 
     def committed(self, own_end: int) -> int:
-        """The first offset that not all have, whom the high watermark waits for."""
+        """The lowest log end of the replicas for which the high watermark waits."""
         committed = own_end
         for follower in self._union:
             if not follower.counts:
@@ -149,14 +151,14 @@ class LeaderState:
 
     @property
     def low_watermark(self) -> int:
-        """No replica that could lead next has anything before it."""
+        """Low watermark: the lowest log start of all replicas that could lead next."""
         return min([self._partition.log.log_start, *(follower.log_start for follower in self._union)])
 
     def fetched_by(
         self, replica: int, broker_epoch: int, offset: int, last_epoch: int, log_start: int = UNKNOWN
     ) -> tuple[int, int] | None:
-        """A follower asks for `offset` behind a record of `last_epoch`: it has everything before. Unless its log has
-        diverged: then the answer is the last epoch up to which both may agree, and where that ended here."""
+        """A follower fetches from `offset`, after a record of `last_epoch`: it has everything before. If its log has
+        diverged, returns the last epoch in which both may agree, and the end offset of that epoch here."""
         partition = self._partition
         follower = self.followers.get(replica)
         if follower is None:
@@ -174,11 +176,11 @@ class LeaderState:
     # The in-sync set.
 
     def caught_up(self, follower: Follower) -> bool:
-        """Whether it has all that is committed, and what this leader epoch began with."""
+        """Whether a follower has all committed records, and has reached the start of this leader epoch."""
         return follower.log_end >= self._partition.high_watermark and follower.log_end >= self.epoch_start
 
     def propose(self, now: float, lag_s_max: float, able: Able) -> bool:
-        """Whether the ISR should be another one; `proposed` says which. One change at a time."""
+        """Whether the ISR should change; `proposed` says how. One change at a time."""
         partition = self._partition
         if not partition.leads or self.proposed is not None:
             return False
@@ -190,9 +192,9 @@ class LeaderState:
         return True
 
     def _wanted(self, now: float, lag_s_max: float, able: Able) -> set[int]:
-        """Who should be in sync. Only those who are able, under the registration they fetched with, are asked for:
-        whoever is gone, or about to go, would be waited for in vain, and what a broker had before it came back need not
-        be what it has."""
+        """The ISR that the leader wants. It includes only brokers that are alive and stay, with the broker epoch with
+        which they fetched: a broker that has gone would be waited for in vain, and one that has registered again may
+        have lost records."""
         partition = self._partition
         if partition.log.damage is not None and (better := better_followers(partition, able)):
             return better
@@ -206,13 +208,13 @@ class LeaderState:
         return wanted
 
     def forgive(self) -> None:
-        """Time that passed unseen counts against nobody."""
+        """Reset the lag timers: this broker was paused, so the time does not count against followers."""
         for follower in self.followers.values():
             follower.mark = None
 
     def proposal(self, epoch_of: Callable[[int], int]) -> Proposal:
-        """What to ask the controller for. Who has not fetched in this leader epoch is known by its present
-        registration."""
+        """The AlterPartition request. A replica that has not fetched in this leader epoch is named with its present
+        broker epoch."""
         partition = self._partition
         assert self.proposed is not None
         in_sync = []
@@ -227,15 +229,15 @@ class LeaderState:
         )
 
     def withdraw(self) -> None:
-        """The controller has refused the proposal, and will not take it up."""
+        """The controller has refused the proposal."""
         self.proposed = None
         self._unite()
         self._partition.advance()
 
 
 def diverging_epoch(log: PartitionLog, offset: int, last_epoch: int) -> tuple[int, int] | None:
-    """Where the log of a follower that has a record of `last_epoch` before `offset` may diverge from the leader's: the
-    last epoch both may have, and its end. None: nowhere."""
+    """The diverging epoch of a follower whose last record before `offset` has epoch `last_epoch`: the last epoch that
+    both logs may have, and its end offset. None: the logs do not diverge."""
     if last_epoch == NO_EPOCH or (last_epoch == log.latest_epoch and offset <= log.log_end):
         return None
     epoch, end = log.end_offset_for_epoch(last_epoch)
@@ -247,7 +249,8 @@ def diverging_epoch(log: PartitionLog, offset: int, last_epoch: int) -> tuple[in
 
 
 def truncation_offset(log: PartitionLog, epoch: int, end: int) -> int:
-    """Where a follower truncates its log whose leader says that both agree up to the end of this epoch at most."""
+    """The offset to which a follower truncates, if the leader says that both logs agree at most up to the end of this
+    epoch."""
     own_epoch, own_end = log.end_offset_for_epoch(epoch)
     offset = min(end, log.log_end)
     if own_epoch != NO_EPOCH:

@@ -26,7 +26,7 @@ from ottla.runtime import ChildFailed, ChildStarved, Runtime
 log = logging.getLogger("ottla.cleaner")
 
 WATCH_SECONDS = 1.0
-"""How soon a child is stopped whose log is no more what it was."""
+"""How often it is checked whether the log of a child process has changed."""
 BACKOFF_SECONDS_MIN = 0.01
 UNLIMITED_BYTES_PER_SECOND = 1e15
 
@@ -125,7 +125,7 @@ class LogCleaner:
             self._rest(partition)
 
     def _rest(self, partition: Partition) -> None:
-        """Leave it for a while to whatever stands in the way."""
+        """Skip this log for a while."""
         now = self._runtime.now()
         self._resting = {known: until for known, until in self._resting.items() if until > now}
         self._resting[partition] = now + self._config.current.log_cleaner_backoff_ms / 1000
@@ -139,7 +139,7 @@ class LogCleaner:
             )  # fmt: skip
 
     async def _compact(self, partition: Partition) -> None:
-        """As many passes as it takes: each goes as far as the keys fit into its memory."""
+        """As many passes as needed: each covers the keys that fit into its memory."""
         partition_log = partition.log
         if partition_log.swap is not None:
             await self._finish(partition, partition_log.swap)  # the disk refused, the last time
@@ -180,7 +180,7 @@ class LogCleaner:
     # One pass.
 
     async def _watch(self, partition: Partition, job: Job) -> Summary | None:
-        """Run the pass, and stop it when its log is truncated, cut or gone; None when nothing came of it."""
+        """Run the pass. Stops it if its log is truncated or deleted; None: there is no result."""
         truncations = partition.log.truncations
         running = asyncio.ensure_future(self._pass(partition, job))
         try:
@@ -215,7 +215,7 @@ class LogCleaner:
         return None
 
     async def _take(self, partition: Partition, cleaned: CleanedSegment, token: str) -> bool:
-        """Put a new segment into the log; False when the log is no more what it was made from."""
+        """Swap a new segment into the log; False: the log has changed since the pass began."""
         swap = Swap(partition.log, cleaned, token)
         if not self._hosts(partition) or not swap.begin():
             return False

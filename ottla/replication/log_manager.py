@@ -58,7 +58,7 @@ class LogManager:
             scheduler.every(interval_ms / 1000, save, name="checkpoint")
 
     async def _retain(self) -> None:
-        """Drop segments past their time or size; their files go after `file.delete.delay.ms`."""
+        """Retention: drop segments by age and size; their files are deleted after `file.delete.delay.ms`."""
         for number, partition in enumerate(list(self._replicas)):
             if number % 100 == 99:
                 await asyncio.sleep(0)  # ten thousand logs must not hold up a request
@@ -67,7 +67,7 @@ class LogManager:
             self._segment_deletion.schedule(dropped, partition.log.config.file_delete_delay_ms)
 
     async def make_room(self, partitions: list[Partition]) -> None:
-        """The disk is full: what has had its time in these logs goes at once."""
+        """The disk is full: apply retention to these logs and delete the files at once."""
         for partition in partitions:
             try:
                 for segment in await self._drop_segments(partition, " to make room"):
@@ -90,13 +90,13 @@ class LogManager:
         return dropped
 
     async def _prove_start(self, partition: Partition, now_ms: int) -> None:
-        """A file loses its name only when the manifest says where the log starts without it."""
+        """A file is renamed only after the manifest has the new log start."""
         start = start_after(partition.log, now_ms, partition.high_watermark) or partition.log.log_start
         if start > partition.log.manifest.proven_start and start:
             await self._runtime.offload(partition.log.prove_start, start)
 
     async def _sync(self) -> None:
-        """Bring closed segments to the device, and whole logs where `flush.ms` or `flush.messages` asks for it."""
+        """Flush closed segments, and whole logs as `flush.ms` and `flush.messages` require."""
         for partition in list(self._replicas):
             log_ = partition.log
             whole = log_.config.flush_ms != NEVER or log_.config.flush_messages != NEVER
