@@ -25,7 +25,7 @@ Reached = Callable[[int, int], None]
 
 def accept_loss(disk: Disk, path: str, reached: Reached = lambda done, total: None) -> tuple[Range, ...]:
     """Returns the ranges that were given up. Durable on return. ManifestDamaged if the manifest cannot be read.
-    `reached` is told how many of all bytes that are to be looked at and copied it has done."""
+    `reached` is called with the bytes that are done and the bytes in total."""
     manifest = read(disk, path)
     if manifest is None or not manifest.missing:
         return ()
@@ -57,7 +57,7 @@ def _beyond(done: int, total: int, reached: Reached) -> Callable[[int], None]:
 def _without_lost(
     disk: Disk, path: str, claim: SegmentClaim, file: ManifestFile, manifest: Manifest, reached: Callable[[int], None]
 ) -> Manifest:
-    """Write a segment anew without the batches of missing ranges. Its indexes come back from it."""
+    """Rewrite a segment without the batches of missing ranges. Its indexes are rebuilt."""
     stem = file_stem(path, claim.base_offset)
     old = disk.open(f"{stem}.log")
     kept: list[tuple[int, int]] = []

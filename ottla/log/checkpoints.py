@@ -135,7 +135,8 @@ def partition_metadata(disk: Disk, directory: str) -> File:
 
 
 def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> None:
-    """Unless it is there. Does not wait for the device, for it is written with a partition's first append."""
+    """Write it, unless it exists. It is not flushed at once, because it is written with the first append of a
+    partition."""
     file = partition_metadata(disk, directory)
     text = _partition_metadata_text(topic_id)
     if file.size() != len(text):  # missing, or what a full disk left of it
@@ -195,7 +196,8 @@ def write_meta_properties(disk: Disk, directory: str, properties: Mapping[str, s
 
 
 class ClosedLog(NamedTuple):
-    """Where the log of a partition began and ended. The topic's id is text: another topic may have its name by now."""
+    """Start and end of a partition's log at a clean stop. The topic id is text: another topic may have the same name
+    now."""
 
     topic: str
     topic_id: str
@@ -205,9 +207,9 @@ class ClosedLog(NamedTuple):
 
 
 class CleanShutdown(NamedTuple):
-    """`epoch` is the registration under which the broker stopped, `since` the oldest since which every stop was clean.
-    -1 where the mark does not say. `logs`: all that have held anything. So nothing that is lost between a clean
-    stop and the next start is taken for empty, whatever else is lost with it; None where the mark does not say."""
+    """`epoch` is the broker epoch at the stop, `since` the oldest broker epoch since which every stop was clean; -1:
+    not in the file. `logs`: all logs that ever had records, so that a log that is lost between a clean stop and the
+    next start does not look like an empty one; None: not in the file."""
 
     epoch: int = -1
     since: int = -1
@@ -221,10 +223,8 @@ def write_clean_shutdown(disk: Disk, directory: str, mark: CleanShutdown) -> Non
 
 
 def take_clean_shutdown(disk: Disk, directory: str) -> CleanShutdown | None:
-    """What the clean stop before this start left; None if there was none.
-
-    Taking removes it, durably and before anything is written, so that a crash from here on counts as one.
-    """
+    """Read and remove the clean shutdown file; None: there was no clean stop. It is removed durably before anything is
+    written, so that a later crash counts as a crash."""
     mark = read_clean_shutdown(disk, directory)
     if disk.is_directory(f"{directory}/{CLEAN_SHUTDOWN}"):
         quarantine_file(disk, f"{directory}/{CLEAN_SHUTDOWN}")
@@ -235,8 +235,8 @@ def take_clean_shutdown(disk: Disk, directory: str) -> CleanShutdown | None:
 
 
 def read_clean_shutdown(disk: Disk, directory: str) -> CleanShutdown | None:
-    """Says nothing (-1) where it cannot be believed: where its checksum is wrong; and where it does not name the logs,
-    as those of other releases, and the recovery points that every clean stop writes are gone."""
+    """The clean shutdown file. Its values are -1 if it cannot be trusted: its checksum is wrong, or it does not name
+    the logs (another release wrote it) and the recovery points, which every clean stop writes, are missing."""
     if disk.is_directory(f"{directory}/{CLEAN_SHUTDOWN}"):
         return None
     try:

@@ -35,13 +35,13 @@ from ottla.wire.record_filter import RecordSpan, delete_horizon_ms, keep, keep_h
 from ottla.wire.records import open_batch
 
 WORK = "ottla.log.cleaning:clean"
-"""The pass, as a process of its own is told to do it."""
+"""The command of the child process."""
 
 RECORDS_BYTES_MAX = 64 * 1024 * 1024
-"""How far one batch is decompressed."""
+"""Limit of the decompressed size of one batch."""
 
 SOURCES_MAX = 64
-"""So many segments become one at most: the loop waits while their names change."""
+"""Limit of the segments that are merged into one: the event loop waits while they are renamed."""
 
 _SEGMENT_BYTES_MAX = 2**31 - 1
 _WRITE_BYTES = 1024 * 1024
@@ -64,11 +64,11 @@ class LastBatch(NamedTuple):
 
 
 class Job(NamedTuple):
-    """All a pass needs to know; goes through a pipe as JSON."""
+    """The input of a pass; sent through a pipe as JSON."""
 
     path: str
     token: str
-    """In the names of the files it writes, so that no pass meets those of one that was believed dead."""
+    """Part of the names of its files, so that two passes never write the same file."""
     sources: list[Source]
     first_dirty: int
     end: int
@@ -108,7 +108,7 @@ class CleanedSegment(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """How far a pass came, and what it did."""
+    """The result of a pass."""
 
     end: int
     read_bytes: int
@@ -133,7 +133,7 @@ def cleaned_path(path: str, base_offset: int, kind: str, token: str) -> str:
 
 
 def clean(child: Child, message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Do one pass. Reports each new segment when it is durable, and at last how far it came (`decode_report`)."""
+    """Run one pass. Reports each new segment when it is durable, and then the summary (`decode_report`)."""
     job = Job.decode(message)
     for name in child.disk.listdir(job.path):
         if name.endswith(".cleaned"):
@@ -185,7 +185,7 @@ class _Pass:
     # -- the map ---------------------------------------------------------------------------------------------
 
     def _count_dirty(self) -> int:
-        """How many keys there can be at most."""
+        """The highest possible number of keys."""
         job = self._job
         return sum(
             header.record_count
@@ -196,7 +196,7 @@ class _Pass:
         )
 
     def _fill_map(self) -> int:
-        """Returns the offset up to which the map knows every key."""
+        """Fill the offset map. Returns the offset up to which it has every key."""
         job, offsets = self._job, self._offsets
         for source in job.sources:
             if source.next_base <= job.first_dirty:
@@ -217,7 +217,7 @@ class _Pass:
         return job.end
 
     def _is_void(self, header: BatchHeader, batch: memoryview) -> bool:
-        """A marker, or aborted: no record in it is the last one of its key."""
+        """A marker, or an aborted batch: none of its records is the last one of its key."""
         if header.is_control:
             self._transactions.saw_marker(*open_batch(batch, RECORDS_BYTES_MAX))
             return True
@@ -226,7 +226,7 @@ class _Pass:
     # -- the new segments ------------------------------------------------------------------------------------
 
     def _clean(self) -> Iterator[CleanedSegment]:
-        """The new segments, one by one: each takes up old ones for as long as it has room."""
+        """The new segments, one by one. Old segments are merged into one up to the segment size."""
         output: _Output | None = None
         try:
             for source in self._job.sources:
@@ -265,7 +265,7 @@ class _Pass:
         return header.is_control and header.producer_epoch == last.epoch
 
     def _filter_records(self, header: BatchHeader, batch: memoryview, output: _Output) -> None:
-        """Put into the output what stays of a batch, or at least its header where that has to."""
+        """Write the remaining records of a batch, or only its header where that must stay."""
         now_ms = self._job.now_ms
         horizon_ms = delete_horizon_ms(header)
         due = horizon_ms is not None and horizon_ms <= now_ms
@@ -296,7 +296,7 @@ class _Pass:
             output.add(keep(*opened, kept) if kept else keep_header(header))
 
     def _choose(self, header: BatchHeader, data: bytes, *, due: bool) -> tuple[list[RecordSpan], bool]:
-        """The records that stay, and whether there is a tombstone among them that waits for its time."""
+        """The records that stay, and whether one of them is a tombstone before its delete horizon."""
         last_offset = self._offsets.get
         base, mapped_end = header.base_offset, self._mapped_end
         kept: list[RecordSpan] = []
@@ -319,7 +319,7 @@ class _Pass:
 
 
 class _Output:
-    """A segment in the making. As long as it is the same as the first one it is made from, nothing is written."""
+    """A new segment. Nothing is written as long as it is equal to the first segment it is made from."""
 
     def __init__(self, child: Child, job: Job, source: Source) -> None:
         base = source.base_offset
@@ -337,7 +337,7 @@ class _Output:
         self.size = 0
 
     def has_room_for(self, source: Source) -> bool:
-        """Even if nothing goes."""
+        """Whether the next segment fits, even if none of its records is removed."""
         job = self._job
         stem = file_stem(job.path, source.base_offset)
         index_bytes = max(self._disk.open(f"{stem}.{kind}").size() for kind in ("index", "timeindex"))
@@ -349,12 +349,12 @@ class _Output:
         )
 
     def join(self, source: Source) -> None:
-        """Go on with the next segment's batches."""
+        """Continue with the batches of the next segment."""
         self._differ()
         self.sources.append(source)
 
     def copy(self, header: BatchHeader, batch: memoryview) -> None:
-        """A batch as it was."""
+        """Copy a batch unchanged."""
         if self._dropped is not None:
             self._differ()
             self._dropped = None
@@ -364,7 +364,7 @@ class _Output:
             self._write(bytes(batch))
 
     def add(self, batch: bytes) -> None:
-        """A batch that has changed."""
+        """Write a changed batch."""
         self._differ()
         self._dropped = None
         self._builder.add(self.size, read_header(batch))
@@ -372,13 +372,13 @@ class _Output:
         self._write(batch)
 
     def drop(self, header: BatchHeader) -> None:
-        """A batch is left out."""
+        """Skip a batch."""
         self._dropped = header
         if header.record_count:
             self._differ()
 
     def _differ(self) -> None:
-        """From here on it is a segment of its own: what was the same so far is written."""
+        """The first difference: write what was equal so far."""
         if self._same_as is None:
             return
         for position in range(0, self.size, _WRITE_BYTES):
@@ -401,7 +401,7 @@ class _Output:
         self._pending_bytes = 0
 
     def finish(self) -> bool:
-        """Make it durable. False when nothing differs: then nothing was written."""
+        """Flush it. False: nothing differs, so nothing was written."""
         if self._same_as is not None:
             self._same_as.close()
             return False

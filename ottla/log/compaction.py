@@ -30,7 +30,7 @@ NEVER = 2**63 - 1
 
 
 class Dirt(NamedTuple):
-    """What could be compacted in a log."""
+    """The dirty part of a log."""
 
     first_dirty: int
     end: int
@@ -41,7 +41,7 @@ class Dirt(NamedTuple):
 
 
 def dirt(log: PartitionLog, last_stable: int, now_ms: int) -> Dirt | None:
-    """Looks at a log; None when there is nothing to compact."""
+    """The dirty part of a log; None: there is nothing to compact."""
     config = log.config
     first_dirty = log.cleaned if log.log_start <= log.cleaned <= log.log_end else log.log_start
     end = min(last_stable, log.active.base_offset)
@@ -91,7 +91,7 @@ class FairChoice(Generic[T]):
 
 
 def must_roll(log: PartitionLog, now_ms: int) -> bool:
-    """Whether the active segment keeps a record from being compacted for too long."""
+    """Whether the active segment must be rolled because of `max.compaction.lag.ms`."""
     lag_ms = log.config.max_compaction_lag_ms
     if lag_ms == NEVER or not log.active.size:
         return False
@@ -99,7 +99,7 @@ def must_roll(log: PartitionLog, now_ms: int) -> bool:
 
 
 def plan(log: PartitionLog, found: Dirt, *, token: str, now_ms: int, map_bytes: int, map_load: float) -> Job | None:
-    """The job for a pass over the log as it is now; None when nothing of it is on the device yet."""
+    """The job for a pass over the present log; None: no dirty segment is flushed yet."""
     end = min(found.end, log.recovery_point)
     if found.first_dirty >= end:
         return None
@@ -129,7 +129,7 @@ def plan(log: PartitionLog, found: Dirt, *, token: str, now_ms: int, map_bytes: 
 
 
 def _closed_segments(log: PartitionLog) -> list[tuple[Segment, int]]:
-    """All but the active segment, each with where the next one begins."""
+    """All segments but the active one, each with the base offset of the next."""
     return [(segment, following.base_offset) for segment, following in pairwise(log.segments)]
 
 

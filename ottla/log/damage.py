@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Damage(NamedTuple):
-    """Ranges of offsets that a log must have and has not, in order."""
+    """Missing ranges: offsets that a log must have and does not have, in order."""
 
     path: str
     missing: tuple[Range, ...]
     epoch: int
-    """The leader epoch that is proven, with the end of the log: a replica that has both lacks nothing."""
+    """The proven leader epoch, with the end of the log: a replica that has both lacks nothing."""
     end: int
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Damage(NamedTuple):
         return f"offsets {ranges} are missing in {self.path}"
 
     def limit(self, offset: int, limit: int) -> int:
-        """Up to where a reader who begins at `offset` may be served. Refused if that is missing itself."""
+        """The end of a read that begins at `offset`. Refused if the offset is missing."""
         for start, end in self.missing:
             if offset < start:
                 return min(start, limit)
@@ -49,7 +49,7 @@ class Damage(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Offsets that a log has not, as it is told to followers: they may have them, and keep them then."""
+    """A gap, as it is reported to followers: they may have these offsets, and then keep them."""
 
     start: int
     end: int
@@ -57,7 +57,7 @@ class Gap(NamedTuple):
 
 
 def gap_at(log: PartitionLog, offset: int) -> Gap | None:
-    """What is missing, or was given up, at an offset."""
+    """The gap at an offset: missing, or given up."""
     for ranges, given_up in ((() if log.damage is None else log.damage.missing, False), (log.given_up, True)):
         for start, end in ranges:
             if start <= offset < end:
@@ -66,21 +66,21 @@ def gap_at(log: PartitionLog, offset: int) -> Gap | None:
 
 
 def read_limit(log: PartitionLog, offset: int, limit: int) -> int:
-    """Up to where a reader who begins at `offset` may be served at once: to the next gap. Refused if that is missing.
-    What was given up it passes over, but with the next answer: whatever it is told of aborted transactions whose
-    markers are gone ends with the answer."""
+    """The end of a read that begins at `offset`: the next gap. Refused if the offset is missing. A range that was given
+    up is skipped with the next response, because the aborted transactions of a response whose markers are lost end with
+    it."""
     if log.damage is not None:
         limit = log.damage.limit(offset, limit)
     return min([limit, *(start for start, _ in log.given_up if start > offset)])
 
 
 def behind_gap(log: PartitionLog, offset: int) -> int:
-    """The first offset from there on that was not given up."""
+    """The first offset at or after `offset` that was not given up."""
     return next((end for start, end in log.given_up if start <= offset < end), offset)
 
 
 def held_from(log: PartitionLog) -> int:
-    """The first offset that the log may have: where it starts, but for what is missing there, or was given up."""
+    """The first offset that the log may have: the log start, or the start of a gap there."""
     start = log.log_start
     while start < log.log_end and (gap := gap_at(log, start)) is not None:
         start = gap.end
@@ -88,15 +88,15 @@ def held_from(log: PartitionLog) -> int:
 
 
 def guessed_from(log: PartitionLog) -> int:
-    """From where on nobody knows whether the log had anything before its start (`evidence.unproven_before`); the log
-    start if it is proven, or what is before was given up by somebody."""
+    """The offset from which it is not known whether the log had records before its start (`evidence.unproven_before`);
+    the log start if it is proven, or if earlier records were given up."""
     manifest = log.manifest.latest
     guessed = without(log.given_up, () if manifest is None else manifest.decided)
     return next((first for first, end in guessed if first < log.log_start <= end), log.log_start)
 
 
 def began_at(log: PartitionLog, start: int) -> None:
-    """Another replica has what is before the log start here, which nothing proves: it is lost here. Durable on
+    """Another replica has records before the log start here, which is not proven: they are lost here. Durable on
     return."""
     end = log.log_start
     log.manifest.start_before(start, end)
@@ -106,14 +106,14 @@ def began_at(log: PartitionLog, start: int) -> None:
 
 
 def mark_missing(log: PartitionLog, ranges: Iterable[Range]) -> None:
-    """The log was found to have lost these as well, while it is in use."""
+    """These offsets are missing, too; found while the log is in use."""
     known = () if log.damage is None else log.damage.missing
     log.damage = Damage(log.path, merged([*known, *ranges]), log.epochs.latest, log.log_end)
     trim(log)
 
 
 def trim(log: PartitionLog) -> None:
-    """The log starts later, or ends earlier: what is missing outside of it is no loss any more."""
+    """The log starts later or ends earlier: missing ranges outside of it are no loss any more."""
     if log.given_up:
         log.given_up = tuple((start, min(end, log.log_end)) for start, end in log.given_up if start < log.log_end)
     if log.damage is not None:
@@ -122,8 +122,8 @@ def trim(log: PartitionLog) -> None:
 
 
 def pass_over(log: PartitionLog, offset: int, gap: Gap, now_ms: int) -> int:
-    """The leader has nothing from `offset` to the end of the gap, and here the log ends with it or lacks it as well:
-    take that for what it is at the leader. Durable on return. Returns up to where that is."""
+    """The leader has nothing from `offset` to the end of the gap, and this log ends there or lacks it, too: mark the
+    range as the leader does. Durable on return. Returns its end."""
     known = () if log.damage is None else log.damage.missing
     end = gap.end if offset >= log.log_end else min(gap.end, next(e for s, e in known if s <= offset < e))
     at_the_end = offset >= log.log_end
@@ -148,14 +148,14 @@ def pass_over(log: PartitionLog, offset: int, gap: Gap, now_ms: int) -> int:
 
 
 def lose(log: PartitionLog, ranges: Sequence[Range], ends: LostEnds, *, giving_up: bool = False) -> None:
-    """Write down what is missing, or was given up. Durable on return."""
+    """Write missing or given-up ranges to the manifest. Durable on return."""
     log.manifest.lose(log, ranges, ends, giving_up=giving_up)
     transaction_recovery.take_up(log)
 
 
 def go_on_behind(log: PartitionLog, missing: tuple[Range, ...], end: int, ends: LostEnds, now_ms: int) -> None:
-    """The log has lost these offsets, and goes on where the highest proof says that it ended. The manifest has the loss
-    before anything is written that looks like a log that has always begun there."""
+    """The log has lost these offsets, and continues at its highest proven end. The manifest has the loss before
+    anything is written there: otherwise the log would look as if it had always begun there."""
     ends_early = log.log_end < end or not log.disk.exists(log.path)
     if ends_early:
         log.make_directory()

@@ -35,22 +35,22 @@ NOT_KNOWN = -1
 
 
 class Evidence(NamedTuple):
-    """What checkpoints of the data directory say of a log."""
+    """What the checkpoints of the data directory say about a log."""
 
     recovery_point: int = 0
     high_watermark: int = 0
     closed_start: int = NOT_KNOWN
-    """Where it started when this release closed it, if that was the last thing that happened to it."""
+    """The log start at the last clean stop, if this release wrote it."""
     closed_end: int = NOT_KNOWN
-    """And where it ended."""
+    """The log end at the same time."""
     started: int = NOT_KNOWN
-    """Where it started when log starts were last written down."""
+    """The log start in the last checkpoint."""
     alone: bool = False
-    """There is no other replica: what was appended was committed."""
+    """There is no other replica: every appended record was committed."""
 
 
 class StartEvidence(NamedTuple):
-    """What tells where a log begins that has no manifest."""
+    """Evidence of the log start, for a log without a manifest."""
 
     checkpointed: int
     """As the checkpoint of log starts says; 0 also if it says nothing."""
@@ -58,14 +58,14 @@ class StartEvidence(NamedTuple):
     """Leader epochs as their checkpoint has them: the first begins where the log does, for whoever deletes a segment
     moves it, if not before then soon."""
     orphans: Sequence[int]
-    """Segments of which only indexes are there."""
+    """Segments that have indexes but no log file."""
     deleting: bool
-    """Files stand there that are about to be deleted: then the epochs may not know yet."""
+    """There are files about to be deleted: the leader epochs may not be updated yet."""
 
 
 def lost_before(first: int, started: int, began: StartEvidence) -> Range | None:
-    """What is missing before the first segment of a log without a manifest. `started`: where it started, as the mark of
-    a clean stop or the checkpoint of log starts says; negative: neither does."""
+    """The range that is missing before the first segment of a log without a manifest. `started`: the log start in the
+    clean shutdown file or the checkpoint of log starts; negative: in neither."""
     recorded = [started] if started >= 0 else [start for _, start in began.epochs[:1]] + list(began.orphans[:1])
     if started < 0 and began.deleting:
         return None
@@ -74,15 +74,15 @@ def lost_before(first: int, started: int, began: StartEvidence) -> Range | None:
 
 
 def unproven_before(log_start: int, evidence: Evidence, began: StartEvidence) -> tuple[Range, ...]:
-    """A log without a manifest starts where its first file begins, if nothing says otherwise. That is a guess unless
-    something proves it, and nobody may delete anything because of a guess: what is before counts as a gap, which other
-    replicas may have whole (`Manifest.proven_start`)."""
+    """Without a manifest a log starts at its first file. Unless something proves this, it is a guess, and no replica
+    may delete records because of a guess: everything before it counts as a gap that other replicas may have
+    (`Manifest.proven_start`)."""
     proven = [evidence.closed_start, evidence.started, began.checkpointed, *(start for _, start in began.epochs[:1])]
     return () if max(proven) >= log_start else ((0, log_start),)
 
 
 def start_of(log: PartitionLog, recorded: int, missing: Sequence[Range]) -> int:
-    """Where a log starts: where it is told, or with its first file, or with what is missing before that."""
+    """The log start: the recorded one, or the first file, or the missing range before that."""
     first = log.segments[0].base_offset
     lost = [start for start, end in missing if start < first]
     return max(recorded, min([first, *lost]))
@@ -97,8 +97,8 @@ def missing_segments(
     clean: bool,
     notes: list[str],
 ) -> list[Range]:
-    """What the manifest claims and the files have not. A file that is longer than claimed is cut back, and what was
-    behind quarantined."""
+    """The ranges that the manifest claims and the files lack. A file that is longer than claimed is truncated, and the
+    rest is quarantined."""
     manifest = log.manifest.latest
     # What was not synced is read through, if the stop was not clean (`repair`).
     looked_at = [each for each in segments if clean or each.base_offset <= evidence.recovery_point]
@@ -171,8 +171,8 @@ def between_segments(
 
 
 def _quarantine_misnamed(log: PartitionLog, segments: list[Segment], manifest: Manifest, notes: list[str]) -> None:
-    """Files that are another segment than their names say. Looked at only where the size is not what is claimed: the
-    others are the scrub's."""
+    """Quarantine files that are another segment than their names say. Only files with an unexpected size are checked
+    here; the scrub checks the others."""
     for segment in list(segments):
         claim = manifest.claim(segment.base_offset)
         if claim is None or segment.size in (0, claim.size):
@@ -187,7 +187,7 @@ def _quarantine_misnamed(log: PartitionLog, segments: list[Segment], manifest: M
 
 
 def readable_headers(segment: Segment, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch, up to where none stands. Leaves no descriptor open."""
+    """Position and header of each batch, up to the first bytes that are none. Leaves no descriptor open."""
     try:
         yield from headers(segment.log, start, segment.size)
     except Refused:
@@ -231,7 +231,7 @@ def whole_end(segment: Segment) -> tuple[int, int]:
 
 
 def _cut_back(log: PartitionLog, segment: Segment, size: int, notes: list[str]) -> None:
-    """What is behind the end of a closed segment, or behind its last whole batch, is not the log's."""
+    """Remove bytes after the end of a closed segment, or after its last whole batch."""
     quarantined = quarantine_bytes(log.disk, segment.log, size, segment.size)
     notes.append(f"{segment.log.path} was cut back to {size} of {segment.size} bytes; the rest is in {quarantined}")
     segment.log.truncate(size)
@@ -241,7 +241,7 @@ def _cut_back(log: PartitionLog, segment: Segment, size: int, notes: list[str]) 
 
 
 def cut_by_indexes(segment: Segment, end: int) -> bool:
-    """Whether the indexes of a segment tell of batches behind its end, which is at this offset."""
+    """Whether the indexes of a segment have batches after its end, which is at this offset."""
     last = segment.offsets.last_recorded_position()
     offset = segment.times.last_recorded_offset()
     return last >= max(segment.size, 1) or (offset is not None and segment.base_offset + offset >= end)
@@ -266,8 +266,8 @@ def lost_from_compacted(segments: Sequence[Segment], traces: Sequence[int], end_
 
 
 def put_back(log: PartitionLog, segments: Sequence[Segment], manifest: Manifest) -> tuple[Manifest, list[int]]:
-    """What of the missing ranges is there again: batches are read, and their checksums compared. Returns the manifest
-    without it, and the segments in which it is."""
+    """Missing ranges whose batches exist again: they are read, and their checksums compared. Returns the manifest
+    without these ranges, and their segments."""
     covered: list[Range] = []
     bases = []
     ends = [*(segment.base_offset for segment in segments[1:]), 2**63]
@@ -299,7 +299,7 @@ def _within(offset: int, ranges: Sequence[Range]) -> bool:
 
 
 def _batches_in(segment: Segment, end: int) -> list[Range]:
-    """The offsets of whole batches, but for those that a scrub put in the place of damaged ones."""
+    """The offsets of whole batches, without the empty batches that a scrub has written over damage."""
     found = []
     try:
         for _, header, _ in whole(segment.log, 0, segment.size):
@@ -315,7 +315,7 @@ def _batches_in(segment: Segment, end: int) -> list[Range]:
 
 
 def derived_ends(log: PartitionLog) -> dict[str, int]:
-    """What files of the partition say of the end of its log. To be asked before anything is truncated."""
+    """The log ends that files of the partition show. Call it before anything is truncated."""
     return {
         "a producer snapshot": max(log.snapshots.offsets, default=0),
         "a leader epoch": max((start for _, start in log.epochs.entries), default=0),
@@ -323,7 +323,8 @@ def derived_ends(log: PartitionLog) -> dict[str, int]:
 
 
 def recorded_ends(manifest: Manifest, evidence: Evidence, derived: Mapping[str, int], *, clean: bool) -> dict[str, int]:
-    """Who proves which end of the log, besides the manifest. A truncation that the manifest tells of is no damage."""
+    """The recorded ends of the log besides the manifest, by their source. A truncation that is in the manifest is no
+    damage."""
     ends = {"the recovery point": evidence.recovery_point, "the high watermark": evidence.high_watermark}
     if clean or evidence.alone:
         ends.update(derived)
@@ -335,7 +336,7 @@ def recorded_ends(manifest: Manifest, evidence: Evidence, derived: Mapping[str, 
 
 
 def closed_there(manifest: Manifest, evidence: Evidence, log_end: int, *, clean: bool) -> bool:
-    """Whether the log ends where a clean stop left it, beyond doubt: a checkpoint that says more is wrong itself."""
+    """Whether it is certain that the log ends as at the clean stop: then a checkpoint with a higher offset is wrong."""
     known = clean and manifest.active is not None and not manifest.missing
     return known and manifest.end_offset == log_end == evidence.closed_end
 
@@ -343,7 +344,7 @@ def closed_there(manifest: Manifest, evidence: Evidence, log_end: int, *, clean:
 def proven_end(
     log: PartitionLog, evidence: Evidence, derived: Mapping[str, int], *, clean: bool, notes: list[str]
 ) -> int:
-    """The highest end of the log that anything proves."""
+    """The highest proven end of the log."""
     manifest, log_end = log.manifest.latest or Manifest(), log.log_end
     ends = recorded_ends(manifest, evidence, derived, clean=clean)
     more = [f"{what} says {offset}" for what, offset in ends.items() if offset > log_end]

@@ -33,18 +33,18 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 class IndexDamaged(Exception):
-    """The file is no index of its segment."""
+    """The file is not an index of its segment."""
 
 
 class _Index(ABC):
-    """What both share: a file that is behind the entries in memory, or entries not loaded yet. Both columns are one
-    reference, so that a thread that looks something up while they are replaced sees columns that match."""
+    """Base class: a file that may have fewer entries than the memory, or entries that are not loaded. Both columns are
+    one reference, so that a lookup in a thread sees matching columns."""
 
     __slots__ = ("_columns", "_disk", "_file", "_unsynced", "_written", "loaded")
 
     ENTRY_BYTES: int
     NOT_LOADED: tuple[array[int], array[int]]
-    """Of all indexes that are not loaded: most are not, and a broker has many."""
+    """The columns of all indexes that are not loaded."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._columns = self.NOT_LOADED
@@ -66,7 +66,7 @@ class _Index(ABC):
         return len(self._columns[0])
 
     def replace(self, first: array[int], second: array[int]) -> None:
-        """Take the columns of a rebuilt index; the file is rewritten at the next write."""
+        """Use the columns of a rebuilt index; the file is rewritten at the next write."""
         self._take(first, second, written=-1)
 
     def _take(self, first: array[int], second: array[int], *, written: int) -> None:
@@ -75,13 +75,13 @@ class _Index(ABC):
         self.loaded = True
 
     def drop(self) -> None:
-        """Give the memory back; the next lookup loads it again."""
+        """Free the memory; the next lookup loads the index again."""
         if self.loaded and self._written == len(self):
             self.loaded = False
             self._columns = self.NOT_LOADED
 
     def _last_in_file(self) -> bytes | None:
-        """The last entry, whatever it says; None when there is none."""
+        """The last entry, unchecked; None: there is none."""
         entries = self._file.size() // self.ENTRY_BYTES
         return self._file.pread(self.ENTRY_BYTES, (entries - 1) * self.ENTRY_BYTES) if entries else None
 
@@ -89,7 +89,7 @@ class _Index(ABC):
     def encode(self, since: int) -> bytes: ...
 
     def _read(self, crc: int | None) -> bytes:
-        """`crc`: what the file's must be, if that is known."""
+        """Read the file. `crc`: its expected checksum, if known."""
         try:
             data = self._disk.read(self._file.path)
         except FileNotFoundError:
@@ -106,7 +106,7 @@ class _Index(ABC):
         return data
 
     def write(self) -> None:
-        """Bring the file up to what is in memory. A crash on the way leaves fewer entries: no damage."""
+        """Write new entries to the file. A crash leaves fewer entries, which is no damage."""
         if not self.loaded or self._written == len(self):
             return
         kept = max(self._written, 0)
@@ -117,14 +117,13 @@ class _Index(ABC):
         self._unsynced.written()
 
     def create(self) -> None:
-        """Make the file of an empty index, without keeping it open: nothing is written to it for a long time."""
+        """Create the file of an empty index and close it: nothing is written to it for long."""
         assert not len(self)
         self.write()
         self._file.close()
 
     def renew(self, *, wanted: bool) -> None:
-        """After the index was rebuilt: the file may tell of batches that are gone, or not be there though it is
-        wanted."""
+        """After a rebuild: the file may have entries of removed batches, or be missing."""
         if self._file.size() or (wanted and not self._disk.exists(self._file.path)):
             self.write()
 
@@ -140,7 +139,7 @@ class _Index(ABC):
         return self._unsynced.of(self._file)
 
     def rename_deleted(self) -> None:
-        """Take it out of the log's sight; an index that was never written is simply not there."""
+        """Rename the file to `.deleted`; an index that was never written has none."""
         self._file.close()
         deleted = self._file.path + DELETED_SUFFIX
         if self._disk.exists(self._file.path):
@@ -210,7 +209,7 @@ class OffsetIndex(_Index):
         return positions[at] if at >= 0 else 0
 
     def offset_behind(self, position: int) -> int | None:
-        """An offset behind every batch that begins before `position`, as near as is known."""
+        """An offset after every batch that begins before `position`, as close as the index has it."""
         offsets, positions = self._columns
         at = bisect_left(positions, position)
         return offsets[at] + 1 if at < len(positions) else None
@@ -230,7 +229,7 @@ class OffsetIndex(_Index):
 
 
 class TimeIndex(_Index):
-    """Time to offset: every record behind the entry's offset may be later, none at or before it is."""
+    """Timestamp to offset: records at or before the entry's offset are not later than its timestamp."""
 
     __slots__ = ()
 
@@ -246,7 +245,7 @@ class TimeIndex(_Index):
         return self._columns[1]
 
     def add(self, timestamp: int, offset: int) -> None:
-        """An entry that says nothing new is left out."""
+        """Add an entry, unless it adds nothing."""
         assert self.loaded
         if timestamp >= 0 and (not self.timestamps or timestamp > self.timestamps[-1]):
             self.timestamps.append(timestamp)
@@ -300,7 +299,7 @@ class TimeIndex(_Index):
 
 
 class IndexBuilder:
-    """Makes both indexes of a segment from its batch headers, exactly as appending makes them."""
+    """Builds both indexes of a segment from its batch headers, as appends do."""
 
     __slots__ = (
         "_base", "_interval", "_unindexed", "max_timestamp", "max_timestamp_offset", "offsets", "positions",
@@ -332,7 +331,7 @@ class IndexBuilder:
         self._unindexed += header.size
 
     def finish(self) -> None:
-        """Let the time index tell the largest timestamp so far."""
+        """Add the largest timestamp so far to the time index."""
         if self.max_timestamp >= 0 and (not self.timestamps or self.max_timestamp > self.timestamps[-1]):
             self.timestamps.append(self.max_timestamp)
             self.timestamp_offsets.append(self.max_timestamp_offset - self._base)

@@ -55,7 +55,7 @@ NO_CUT = -1
 NO_CRC = -1
 
 Range = tuple[int, int]
-"""Of offsets, half-open."""
+"""A half-open range of offsets."""
 
 _HEAD = "ottla-manifest 1"
 _DERIVED = ("index", "timeindex", "txnindex")
@@ -74,7 +74,7 @@ def merged(ranges: Iterable[Range]) -> tuple[Range, ...]:
 
 
 def without(ranges: Iterable[Range], gone: Iterable[Range]) -> tuple[Range, ...]:
-    """What is left of the ranges without others."""
+    """The ranges minus others."""
     left = list(ranges)
     for first, last in gone:
         parts = [part for start, end in left for part in ((start, min(end, first)), (max(start, last), end))]
@@ -83,11 +83,11 @@ def without(ranges: Iterable[Range], gone: Iterable[Range]) -> tuple[Range, ...]
 
 
 class ManifestDamaged(Exception):
-    """The bytes are no manifest."""
+    """The bytes are not a manifest."""
 
 
 class SegmentClaim(NamedTuple):
-    """A segment as its files must be."""
+    """The files of a segment: sizes and checksums."""
 
     base_offset: int
     end_offset: int
@@ -153,7 +153,7 @@ class Manifest(NamedTuple):
         return self.active if self.active is not None and self.active.base_offset == base_offset else None
 
     def with_segments(self, claims: Iterable[SegmentClaim]) -> Manifest:
-        """These claims beside the others, in the place of older ones of the same segments."""
+        """Add these claims, and replace older ones of the same segments."""
         by_base = {claim.base_offset: claim for claim in self.segments}
         by_base.update((claim.base_offset, claim) for claim in claims)
         active = None if self.active is not None and self.active.base_offset in by_base else self.active
@@ -167,7 +167,7 @@ class Manifest(NamedTuple):
         return self._replace(segments=kept, active=active)
 
     def started_at(self, log_start: int) -> Manifest:
-        """The log starts there: what ends before it may go."""
+        """The log starts at `log_start`: claims that end before it are removed."""
         active = self.active if self.active is not None and self.active.end_offset > log_start else None
         return self._replace(
             log_start=log_start,
@@ -292,7 +292,7 @@ def file_crc(disk: Disk, path: str) -> int:
 def claim_of(
     disk: Disk, directory: str, base_offset: int, end_offset: int, size: int, txnindex_crc: int | None = None
 ) -> SegmentClaim:
-    """A segment whose files are on the device, as they are. Reads the derived ones, but for what is known without."""
+    """The claim of a segment whose files are flushed. Reads the derived files whose checksum is not known."""
     stem = file_stem(directory, base_offset)
     crcs = [file_crc(disk, f"{stem}.{kind}") for kind in _DERIVED]
     claim = SegmentClaim(base_offset, end_offset, size, *crcs)

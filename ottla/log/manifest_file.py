@@ -55,7 +55,7 @@ class ManifestFile:
         self._lock = disk.mutex()
         self._replaced: Collection[int] = ()  # segments that are about to give way to a compacted one
         self.closed_cleanly = False
-        """The process that wrote it closed the log, and nobody has written to it since."""
+        """The log was closed cleanly after the manifest was written, and not written since."""
         self.cuts = 0
         """How often the log was truncated below what checkpoints may say, if they may still say it; else 0."""
         self.proven_start = NOT_PROVEN
@@ -100,7 +100,7 @@ class ManifestFile:
         self.cuts = int(manifest is not None and manifest.cut != NO_CUT)
 
     def opened(self) -> None:
-        """It is not looked at again soon."""
+        """The log is open: drop the decoded manifest."""
         self._decoded = None
 
     def rebuilt(self, manifest: Manifest) -> None:
@@ -120,7 +120,7 @@ class ManifestFile:
             self._write(manifest)
 
     def _write(self, manifest: Manifest, *, takes_back: bool = True) -> None:
-        """`takes_back`: the old one must not stay, whatever comes of the new one."""
+        """Write it. `takes_back`: the old manifest must not stay, even if the write fails."""
         self._decoded = None
         data = manifest.encode()
         if data == self._on_disk:
@@ -141,8 +141,7 @@ class ManifestFile:
         self.proven_start = manifest.proven_start
 
     def add(self, log: PartitionLog, claims: Sequence[SegmentClaim], still: Callable[[], bool]) -> None:
-        """These files are on the device, if the log is still what it was when the claims were made. Blocks; for a
-        thread."""
+        """Claim these flushed files, if the log has not changed since the claims were made. Blocks; for a thread."""
         with self._lock:
             manifest = self._latest_of(log)
             wanted = [
@@ -154,13 +153,13 @@ class ManifestFile:
                 self._write(manifest.with_segments(wanted), takes_back=False)
 
     def start_at(self, log_start: int, topic_id: bytes | None) -> None:
-        """The log starts there, and what ends before may lose its name. Blocks."""
+        """Write the log start: segments before it may be renamed. Blocks."""
         with self._lock:
             manifest = self.latest or Manifest(topic_id=topic_id)
             self._write(manifest.started_at(max(manifest.log_start, log_start)))
 
     def start_before(self, start: int, end: int) -> None:
-        """The log started there, and what is before `end` is lost. Blocks."""
+        """The log started at `start`, and everything before `end` is lost. Blocks."""
         with self._lock:
             manifest = self.latest or Manifest()
             lost, kept = [(start, end)], without(manifest.given_up, [(start, end)])
@@ -174,13 +173,13 @@ class ManifestFile:
             self._write((self.latest or Manifest()).ended_at(offset))
 
     def prove_nothing(self) -> None:
-        """All files are about to go. Blocks."""
+        """All files are about to be removed. Blocks."""
         with self._lock:
             self.cuts += 1
             self._write(Manifest(cut=0, topic_id=None if (latest := self.latest) is None else latest.topic_id))
 
     def begin_at(self, offset: int, topic_id: bytes | None) -> None:
-        """The log is empty and goes on at `offset`. Blocks."""
+        """The log is empty and continues at `offset`. Blocks."""
         with self._lock:
             self._write(Manifest(offset, cut=offset, topic_id=topic_id))
 
@@ -211,7 +210,7 @@ class ManifestFile:
                     self._write(latest._replace(cut=NO_CUT), takes_back=False)
 
     def replacing(self, bases: Collection[int]) -> None:
-        """These segments are about to give way to a compacted one. Blocks."""
+        """These segments are about to be replaced by a compacted one. Blocks."""
         with self._lock:
             self._replaced = bases
             latest = self.latest
@@ -219,13 +218,13 @@ class ManifestFile:
                 self._write(kept)
 
     def replaced(self) -> None:
-        """They have, or will not."""
+        """The replacement is done, or was cancelled."""
         with self._lock:
             self._replaced = ()
 
 
 def _claims_more(old: Manifest, new: Manifest) -> bool:
-    """Whether the old one claims something that the new one does not."""
+    """Whether the old manifest claims something that the new one does not."""
     if not set(old.segments) <= set(new.segments) or old.missing != new.missing:
         return True
     return old.active not in (None, new.active) or old.log_start > new.log_start
@@ -257,13 +256,14 @@ def rebuild(log: PartitionLog) -> None:
 
 
 def _known(recorded: Mapping[int, SegmentClaim], segment: Segment, end: int) -> SegmentClaim | None:
-    """What is claimed of a closed segment, if that is how it is."""
+    """The claim of a closed segment, if its file matches it."""
     claim = recorded.get(segment.base_offset)
     return claim if claim is not None and (claim.end_offset, claim.size) == (end, segment.size) else None
 
 
 def _unread(log: PartitionLog, segment: Segment, end: int) -> SegmentClaim:
-    """Nothing is known of the indexes, which can do no harm. What was aborted can, and has few files."""
+    """The claim of a segment whose indexes are not known, which is harmless. The transaction index is read: there are
+    few."""
     txnindex = file_stem(log.path, segment.base_offset) + TXNINDEX_SUFFIX
     crc = file_crc(log.disk, txnindex) if log.transactions.has_index(segment.base_offset) else NO_CRC
     return SegmentClaim(segment.base_offset, end, segment.size, txnindex_crc=crc)
@@ -330,7 +330,7 @@ def _restore_epochs(log: PartitionLog) -> None:
 
 
 def _sync_indexes(segment: Segment) -> None:
-    """A process that was killed may have written them, and nobody knows."""
+    """Flush indexes that a killed process may have written."""
     for index in (segment.offsets, segment.times):
         if index.file.size():
             index.file.sync()

@@ -44,7 +44,7 @@ ACKS_ALL = -1
 
 
 class LogSource(Protocol):
-    """Where records are read from: the log's own segments, or one day segments that lie elsewhere."""
+    """Source of reads: the segments of the local log. Remote segments (tiered storage) would be another source."""
 
     def read(self, offset: int, bytes_max: int, *, limit: int, whole_first_batch: bool = True) -> Slice | None: ...
 
@@ -65,7 +65,7 @@ class Partition:
         self.index = index
         self.broker_id = broker_id
         self.log = log
-        """For this room alone: everybody else goes through the methods below."""
+        """For this room only: others use the methods below."""
         self.source: LogSource = log
         self.leads = False
         self.leader_id = NO_LEADER
@@ -75,18 +75,19 @@ class Partition:
         self.eligible: tuple[int, ...] = ()
         self.replicas: tuple[int, ...] = ()
         self.last_leader = NO_LEADER
-        """Who led last, as of the state before this one."""
+        """The last leader before the present partition state."""
         self.high_watermark = log.log_start
         self.doubt: Doubt | None = None
-        """While it is to lead, and must not before it has heard of the others."""
+        """Set while this replica is elected but does not lead yet (`doubt`)."""
         self.provisional: Doubt | None = None
-        """While it leads only because no other was there that has more (`doubt.shows_more`)."""
+        """Set while this replica leads provisionally (`doubt.shows_more`)."""
         self.end_known = False
-        """The log ends where it ended when its broker stopped, for certain; or it has led since."""
+        """Whether it is certain that the end of the log was not lost: after a clean stop, or because this replica has
+        led since."""
         self.forgot = False
-        """Nothing in the data directory tells what any log held."""
+        """The data directory has no evidence of what any log contained."""
         self.outdated = False
-        """The log is an older copy, which somebody put back: it may lack anything that was written since."""
+        """The log is an older copy that was restored: later records may be missing."""
         self.leader = LeaderState(self)
         self.follower = FollowerState(self)
         self.high_watermark_listeners: dict[HighWatermarkListener, None] = {}
@@ -111,8 +112,8 @@ class Partition:
         self.advance()  # what waited only for the policy is committed now
 
     def _count_in_sync(self) -> None:
-        """No partition can have more in sync than it has replicas. And where the controller keeps replicas eligible
-        that are not in sync, too few are, though this broker may be configured to ask for less."""
+        """The effective min.insync.replicas: at most the number of replicas. While the controller keeps eligible
+        replicas that are not in sync, the ISR is too small, even if this broker is configured with a lower value."""
         in_sync_min = self._policy.in_sync_min
         if self.replicas:
             in_sync_min = min(in_sync_min, len(self.replicas))
@@ -120,15 +121,16 @@ class Partition:
 
     @property
     def counts_as_whole(self) -> bool:
-        """Whether this replica may be elected, for all that the controller knows."""
+        """Whether this replica may be elected, as far as the controller knows."""
         return self.broker_id in (*self.in_sync, *self.eligible)
 
     # Leadership.
 
     def become(self, state: PartitionState, *, leads: bool | None = None) -> None:
-        """Take up what the controller decided. `leads` is false for a leader whose process was another one."""
+        """Apply a partition state of the controller. `leads` is false for a leader that was elected as an earlier
+        process of this broker."""
         if state.partition_epoch < self.partition_epoch:
-            return  # we know better already
+            return  # an older state
         if state.partition_epoch > self.partition_epoch:
             self.leader.proposed = None
         if begins := state.leader_epoch > self.leader_epoch:
@@ -157,7 +159,7 @@ class Partition:
         self.wake()
 
     def step_down(self) -> None:
-        """Whoever waits for a record to be committed has to ask the next leader."""
+        """This broker leads no more: requests that wait for a commit fail, and clients go to the next leader."""
         self.leads = False
         self.doubt = None
         waiters, self._waiters = self._waiters, deque()
@@ -165,7 +167,7 @@ class Partition:
             waiter.on_leadership_lost(self)
 
     def check_leads(self, leader_epoch: int = NO_EPOCH) -> None:
-        """Refuse what only the leader may answer, and requests of another leader epoch."""
+        """Refuse a request that needs the leader, or that has another leader epoch."""
         self._check_epoch(leader_epoch)
         if not self.leads:
             raise Refused(ErrorCode.not_leader_or_follower)
@@ -223,11 +225,11 @@ class Partition:
         return LogAppendInfo(base_offset, log_append_time_ms, base_offset + header.last_offset_delta + 1, log.log_start)
 
     def refuse(self, view: memoryview, refused: Refused) -> None:
-        """A batch is refused before it comes to an append."""
+        """Note a batch that was refused before the append."""
         self._gate.refused(view, refused)
 
     def append_internal(self, data: bytearray, header: batch.BatchHeader, leader_epoch: int, now_ms: int) -> int:
-        """Write a batch of a coordinator, or a transaction marker. The first offset behind it."""
+        """Append a batch of a coordinator, or a transaction marker. Returns the next offset."""
         if leader_epoch != self.leader_epoch:
             raise Refused(ErrorCode.not_leader_or_follower)
         self.check_appendable(ACKS_ALL)
@@ -236,7 +238,7 @@ class Partition:
         return self.log.log_end
 
     def check_appendable(self, acks: int) -> None:
-        """What every append is refused for, whoever writes."""
+        """The checks of every append: leadership, ISR, damage, disk."""
         if not self.leads:
             raise Refused(ErrorCode.not_leader_or_follower)
         if acks == ACKS_ALL and not self.enough_in_sync:
@@ -247,12 +249,12 @@ class Partition:
             )
 
     def replicate(self, records: memoryview, high_watermark: int, log_start: int, now_ms: int) -> list[Segment]:
-        """Follower: append what the leader sent. Each batch is checked before: damage goes no further. The segments
-        that may be unlinked."""
+        """Follower: append batches of the leader. Each is checked first, so that damage is not replicated. Returns the
+        segments whose files may be deleted."""
         log = self.log
         dropped: list[Segment] = []
         if len(records):
-            self.follower.watermark_known = False  # how far that is committed the leader knows before us
+            self.follower.watermark_known = False  # the leader learns first that they are committed
             if log.log_end == log.log_start:
                 first = batch.check(records)
                 if first.base_offset < log.log_start <= first.last_offset:
@@ -269,8 +271,8 @@ class Partition:
         return dropped
 
     def advance(self, size: int = 0, committed: int = UNKNOWN) -> None:
-        """The log may have grown, by so many bytes: tell the followers, and see what is committed now. A follower has
-        heard from its leader up to where."""
+        """The log has grown by `size` bytes, perhaps 0: notify followers, and advance the high watermark. A follower
+        takes it from its leader."""
         self._uncommitted_bytes += size
         if self.leads:
             if size and self.append_listeners:
@@ -291,19 +293,19 @@ class Partition:
 
     @property
     def own_end(self) -> int:
-        """How far this replica counts as having the log: where records are flushed before they are acknowledged, as far
-        as the device has it."""
+        """The log end of this replica, as it counts for the high watermark: with `flush.messages=1` only what is
+        flushed."""
         return self.log.recovery_point if self._policy.synced else self.log.log_end
 
     def await_committed(self, offset: int, waiter: DelayedByCommit) -> None:
-        """Tell the waiter when the high watermark has reached the offset. They come in order of offset."""
+        """Notify the operation when the high watermark has reached the offset. Calls come in the order of offsets."""
         self._waiters.append((offset, waiter))
 
     def give_up(self, waiter: DelayedByCommit) -> None:
         self._waiters = deque(entry for entry in self._waiters if entry[1] is not waiter)
 
     def wake(self) -> None:
-        """Something other than new records happened: whoever waits here looks again."""
+        """Something else than an append happened: delayed operations check again."""
         for listener in list(self.high_watermark_listeners):
             listener.on_high_watermark(0)
         for append_listener in list(self.append_listeners):
@@ -326,7 +328,7 @@ class Partition:
 
     @property
     def last_stable(self) -> int:
-        """The first offset that a reader of committed transactions may not see yet."""
+        """Last stable offset: `read_committed` readers read up to there."""
         return max(self.log.transactions.last_stable(self.high_watermark), self.log.log_start)
 
     def readable_limit(self, isolation_level: int) -> int:
@@ -334,8 +336,8 @@ class Partition:
 
     @property
     def established(self) -> bool:
-        """Whether a new leader knows what is committed. Before, it might answer with a latest offset lower than one its
-        predecessor gave (KIP-207)."""
+        """Whether a new leader knows the high watermark. Before that, its latest offset could be lower than one that
+        the previous leader has returned (KIP-207)."""
         return self.high_watermark >= self.leader.epoch_start
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
@@ -365,8 +367,8 @@ class Partition:
         whole_first_batch: bool,
         from_follower: bool = False,
     ) -> Slice | None:
-        """A slice of the log for a consumer; None when it has read everything it may see. A follower serves those who
-        know that it is one (KIP-392)."""
+        """A slice of the log for a consumer; None: it has read everything that it may read. A follower serves only
+        clients that know that it is a follower (KIP-392)."""
         self._check_epoch(leader_epoch)
         # One that led until its process ended is no follower either: it may have lost what it told consumers of.
         if not self.leads and not (from_follower and self.leader_id not in (NO_LEADER, self.broker_id)):
@@ -377,7 +379,7 @@ class Partition:
         return self.source.read(offset, bytes_max, limit=limit, whole_first_batch=whole_first_batch)
 
     def read_tail(self, offset: int, bytes_max: int, *, leader_epoch: int, whole_first_batch: bool) -> Slice | None:
-        """A slice of the log for a follower, up to its very end."""
+        """A slice of the log for a follower, up to the log end."""
         self.check_leads(leader_epoch)
         return self.source.read(offset, bytes_max, limit=self.log.log_end, whole_first_batch=whole_first_batch)
 
@@ -391,7 +393,7 @@ class Partition:
         return log.transactions.aborted(behind_gap(log, piece.offset), piece.end_offset())
 
     def delete_before(self, offset: int) -> int:
-        """DeleteRecords: what is below `offset` (-1: the high watermark) is not readable any more. What it is below."""
+        """DeleteRecords: raise the log start to `offset` (-1: the high watermark). Returns the new log start."""
         self.check_leads()
         if offset == -1:
             offset = self.high_watermark
@@ -402,7 +404,7 @@ class Partition:
         return offset
 
     def prove_log_start(self, offset: int) -> None:
-        """Write into the manifest that the log starts there. Blocks."""
+        """Write the log start to the manifest. Blocks."""
         self.log.prove_start(offset)
 
     # Transactions.
@@ -415,7 +417,7 @@ class Partition:
     def producers(self) -> Producers:
         return self.log.producers
 
-    # Looking after it.
+    # Maintenance.
 
     @property
     def config(self) -> LogConfig:
@@ -423,7 +425,7 @@ class Partition:
 
     @property
     def recovery(self) -> Recovery:
-        """What opening the log took."""
+        """What recovery did when the log was opened."""
         return self.log.recovery
 
     @property

@@ -204,7 +204,7 @@ def test_a_directory_in_the_place_of_a_file_is_quarantined(tmp_path: Path, kind)
     log.close()
 
 
-def test_noise_behind_a_sealed_segment_is_cut_off_without_a_manifest_too():
+def test_noise_after_a_closed_segment_is_truncated_without_a_manifest_too():
     disk, _ = young(synced=True)
     name = f"{PATH}/{0:020d}.log"
     data = disk.read(name)
