@@ -41,14 +41,14 @@ _REPLY = struct.Struct(">ii")
 _REPLY_FLEXIBLE = struct.Struct(">iix")  # the pad byte is an empty set of tagged fields
 
 TREE_BYTES_MAX = 16 * 1024 * 1024
-"""Requests that become trees of objects: many times smaller than a Produce request may be."""
+"""The limit of requests that are decoded to trees: many times smaller than that of Produce."""
 
 _UNAUTHENTICATED: Final = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
-"""What a listener for brokers answers to those who have not proved themselves."""
+"""The APIs that an inter-broker listener serves before authentication."""
 
 
 class Request:
-    """What a handler may know beside the message itself."""
+    """The context of one request: what a handler may use beside the message."""
 
     __slots__ = ("client_id", "connection", "correlation_id", "route", "session", "version")
 
@@ -63,17 +63,17 @@ class Request:
         self.client_id = client_id
 
     def count_error(self, code: int, times: int = 1) -> None:
-        """Of an answer that is not encoded from a tree."""
+        """Count the error of a response that is not encoded from a tree."""
         count(self.route.errors, code, times)
 
     def frame(self, body: bytes) -> bytes:
-        """The body of an answer with everything that goes before it."""
+        """The response frame of a body."""
         if self.route.flexible_reply:
             return _REPLY_FLEXIBLE.pack(len(body) + 5, self.correlation_id) + body
         return _REPLY.pack(len(body) + 4, self.correlation_id) + body
 
     def frame_parts(self, body: list[Buffer | ResponseSource]) -> list[Buffer | ResponseSource]:
-        """The parts of the body with everything that goes before them."""
+        """The response frame of a body in parts."""
         size = sum(map(len, body))
         if self.route.flexible_reply:
             body.insert(0, _REPLY_FLEXIBLE.pack(size + 5, self.correlation_id))
@@ -83,7 +83,7 @@ class Request:
 
 
 class LocalRequest(Request):
-    """A request that came by no connection of its own: this broker asks itself, or another one forwards it."""
+    """A request without a connection: this broker calls its own handler, or another broker has forwarded it."""
 
     __slots__ = ()
 
@@ -122,17 +122,19 @@ def serves(api_key: int) -> Callable[[TreeHandler], TreeHandler]:
 
 
 def serves_raw(api_key: int) -> Callable[[RawFactory], RawFactory]:
-    """For an API whose handler reads its frames itself: what makes the handler, out of the services it needs."""
+    """Register a handler that decodes its frames itself: a function that makes the handler from the services it
+    needs."""
     return _register(_RAW, api_key)
 
 
 def serves_fast(api_key: int) -> Callable[[RawFactory], RawFactory]:
-    """The fast path of an API that a tree handler serves too: its usual request is read by hand, None: another one."""
+    """Register the fast path of an API that also has a tree handler: it decodes the usual request by hand, and returns
+    None for others."""
     return _register(_FAST, api_key)
 
 
 def served_apis() -> list[Api]:
-    """Everything that has a handler."""
+    """All APIs that have a handler."""
     return [APIS[key] for key in sorted(_TREES.keys() | _RAW.keys())]
 
 
@@ -162,13 +164,13 @@ class Route:
         self.fast = fast
         self.handler = _TREES.get(api.key)
         self.restricted = api.operation_of(version) is AclOperation.CLUSTER_ACTION
-        """Only brokers may ask it."""
+        """It is an inter-broker API."""
         self._decoder: Decoder | None = None
         self._encoder: Encoder | None = None
         self._count_errors: Counter | None = None
 
     def decode(self, frame: memoryview, pos: int) -> Message:
-        """The request. Bytes behind it are passed over, as Kafka does: librdkafka's request for all topics has some."""
+        """Decode the request. Bytes after it are ignored, as in Kafka: librdkafka's request for all topics has some."""
         if self._decoder is None:
             self._decoder = messages.decoder_of(messages.message_class(self.key, "request"), self.version, whole=False)
         return self._decoder(frame, pos)
@@ -238,7 +240,7 @@ class Dispatch:
         return self._serve_tree(Request(route, connection, correlation_id, client_id, session), message)
 
     async def ask_here(self, message: Message, answer: type[R]) -> R:
-        """Let this broker's own handler answer. What it raises is raised."""
+        """Call this broker's own handler. Its exceptions are raised."""
         route = Route(APIS[message.API_KEY], APIS[message.API_KEY].max, {})
         assert route.handler is not None, f"{route.api.name} has no handler"
         listener = self._context.config.inter_broker_endpoint.name
@@ -252,7 +254,7 @@ class Dispatch:
         return response
 
     def _unauthorized(self, route: Route, connection: Connection, frame: memoryview) -> Reply:
-        """Refused before any handler sees it, be it raw, fast or one of trees."""
+        """The refusal of an unauthorized request, before any handler (raw, fast or tree) gets it."""
         _, _, correlation_id, client_id, pos = parse_request_header(frame)
         request = Request(route, connection, correlation_id, client_id, connection.session)
         message = route.decode(frame, pos)
@@ -260,7 +262,7 @@ class Dispatch:
         return self._refusal(request, message, refused)
 
     async def serve_forwarded(self, frame: memoryview, session: Session) -> bytes:
-        """Answer a request that a client sent to another broker: a whole request, header and all. The same of the
+        """Serve a request that a client sent to another broker: a whole request with its header. Returns a whole
         response."""
         key, version, correlation_id, client_id, pos = parse_request_header(frame)
         route = self._routes.get(key << 16 | version)
@@ -304,7 +306,7 @@ class Dispatch:
     async def _answer_later(
         self, request: Request, message: Message, work: Coroutine[object, object, Response], pending: Pending
     ) -> None:
-        """What was begun is finished even if the client goes away meanwhile."""
+        """The handler finishes even if the client disconnects."""
         reply: Reply = None
         try:
             reply = request.frame(request.route.encode(await work))
@@ -319,11 +321,11 @@ class Dispatch:
             pending.resolve(reply)
 
     def _refusal(self, request: Request, message: Message, failure: Exception) -> bytes:
-        """An answer that carries only an error, for APIs that have a place for one."""
+        """A response with only an error, for APIs that have a field for it."""
         if isinstance(failure, Refused):
             code, text = failure.code, failure.message
         elif isinstance(failure, Fault):
-            # The world broke, not we: the store or another broker is out of reach, or the disk. It may be asked again.
+            # Not a defect: the store, another broker or the disk does not work. The client may retry.
             log.warning("%s: %s", request.route.api.name, failure)
             storage = isinstance(failure, StorageFault)
             code, text = ErrorCode.kafka_storage_error if storage else ErrorCode.request_timed_out, str(failure)
@@ -339,7 +341,7 @@ class Dispatch:
     def _unserved(self, connection: Connection, key: int, version: int, correlation_id: int) -> Reply:
         if key != API_VERSIONS:
             raise BadFrame(f"API {key} version {version} is not served")
-        # KIP-511: the oldest format, the error, and what we do speak; the connection stays.
+        # KIP-511: the oldest format, the error, and the supported versions; the connection stays.
         from ottla.broker.handlers.api_versions import unsupported_version
 
         count(self.errors[APIS[API_VERSIONS].name], ErrorCode.unsupported_version)

@@ -43,13 +43,13 @@ BACKLOG_BYTES_MAX = 64 * 1024
 """How much of the following requests is read ahead while one is being answered: enough to notice that the peer left."""
 FRAMES_PER_ITERATION = 128
 ITERATION_BYTES = 1024 * 1024
-"""How much is served of one connection before the others have their turn."""
+"""How much of one connection is served before other connections are."""
 COLLECTED_BYTES_MAX = 64 * 1024
 """How much is answered before it is sent; and what a connection may leave unread of it without being counted."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client. All methods run on the loop; the transport calls them."""
+    """One accepted connection. All methods run on the event loop; the transport calls them."""
 
     __slots__ = (
         "_early_bytes", "_filled", "_held", "_need", "_owed", "_read_bytes", "_resuming", "_server", "_starting",
@@ -61,9 +61,9 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self.session = Session(listener_name)
         self.inter_broker = inter_broker
-        """It came through a listener for brokers only."""
+        """The connection came through an inter-broker listener."""
         self.authentication: object = None
-        """How far it has come with that; of concern only to the handlers of SaslHandshake and SaslAuthenticate."""
+        """The state of its SASL authentication; used by the handlers of SaslHandshake and SaslAuthenticate only."""
         self.frame_bytes_max = UNAUTHENTICATED_FRAME_BYTES_MAX if inter_broker else server.limits.frame_bytes_max
         self.address = "?"
         self.closed = False
@@ -158,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
             self._proceed()
 
     def authenticated_as_broker(self, broker_id: int) -> None:
-        """The other end has proved to be this broker."""
+        """The peer has authenticated as this broker."""
         self.session.authenticated_as_broker(broker_id)
         self.frame_bytes_max = self._server.limits.frame_bytes_max
         self._server.connection_limits.authenticated(self)
@@ -228,8 +228,8 @@ class Connection(asyncio.BufferedProtocol):
         return None
 
     def _take(self, reply: Reply | Pending, replies: list[Buffer]) -> int:
-        """Queue an answer that is not ready, or not due; add one that is to those that leave with this read, and say
-        how large it is."""
+        """Queue a response that is not ready, or not the next one; add a ready one to those that are sent after this
+        read, and return its size."""
         if isinstance(reply, Pending) and reply.resolved:
             reply = reply.reply
         if replies and isinstance(reply, Pending | Streamed):  # what was answered before goes before it
@@ -260,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
             self._early_bytes += pending.early_bytes
 
     def _keep(self, rest: memoryview, need: int) -> None:
-        """Hold on to the start of a frame, or to requests that have to wait for their turn."""
+        """Keep the start of a frame, or requests that must wait."""
         filled = len(rest)
         size = max(HELD_BYTES_MIN, filled * GROWTH)
         if not self._blocked:
@@ -292,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
         return larger
 
     def _affordable(self, size: int, least: int) -> int:
-        """How large the buffer may be now: as small as can be while there is no room for a large one."""
+        """The possible size of the buffer: as small as possible while the memory pool has no room for a large one."""
         # What brokers send is never behind what clients do not finish sending.
         if size <= SCRATCH_BYTES or self.session.broker_id is not None:
             self._leave_room()
@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._filled < self._need and self.active_at < since
 
     def granted(self, size: int) -> None:
-        """There is room for more of the large frame this connection is sending."""
+        """The memory pool has room for more of the large frame that this connection is receiving."""
         self.active_at = self._server.runtime.now()
         if self._held is not None:
             self._enlarge(self._held, size)
@@ -326,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _rest(self) -> None:
-        """The loop goes on reading from one connection while there is something to read: let others have a turn."""
+        """The event loop reads from one connection as long as there is data: stop, so that others are served."""
         if not self._stopped_reading and not self.closed:
             self._transport.pause_reading()
             self._server.runtime.call_soon(self._read_on)
@@ -345,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
         self._proceed()
 
     def _proceed(self) -> None:
-        """Go on with requests that were held back."""
+        """Continue with requests that were held back."""
         if self.closed or self._blocked:
             return
         held = self._held
@@ -364,8 +364,8 @@ class Connection(asyncio.BufferedProtocol):
     # Replies out.
 
     def send_due(self, resolved: Pending | None = None) -> None:
-        """An answer is there (or one that was streamed is sent): send every answer whose turn has come, then go on with
-        the requests behind it."""
+        """A response is ready, or a streamed one is complete: send all responses that are next in order, then continue
+        with the requests after them."""
         owed = self._owed
         if resolved is not None:
             if self.closed or not owed:
@@ -387,7 +387,7 @@ class Connection(asyncio.BufferedProtocol):
         return None
 
     def _begin(self, answer: Streamed) -> None:
-        """Send an answer as far as that goes at once. If there is more to it, nothing else is served meanwhile."""
+        """Begin to send a response. While a part of it is left, nothing else is served."""
         self._writable = False
         self._stream = Stream(self._server, self, self._transport, answer, self._sent_all)
         self._starting = True
@@ -413,7 +413,7 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._held) if self._held is not None else 0
 
     def idle_since(self, then: float) -> bool:
-        """Whether it has sent nothing since, and taken nothing of what it was sent, and nobody else is to blame."""
+        """Whether it has sent nothing and read nothing since, and is not waiting for this broker."""
         if self.active_at >= then or (self._owed and self._writable):
             return False
         if self._stream is not None and not self._stream.paused:
@@ -424,19 +424,19 @@ class Connection(asyncio.BufferedProtocol):
         return self.active_at < then
 
     def close(self, why: str) -> None:
-        """The peer did something that cannot be answered."""
+        """Close: the peer has sent something that has no response."""
         if not self.closed:
             log.info("closing the connection from %s: %s", self.address, why)
             self.hang_up()
 
     def hang_up(self) -> None:
-        """Close; what was already answered still goes out."""
+        """Close after the responses that are ready have been sent."""
         self.closed = True
         self._server.write_coalescing.flush(self._transport)
         self._transport.close()
 
     def give_up(self, why: str) -> None:
-        """As `close`, but what was sent and not taken is not waited for."""
+        """As `close`, without waiting for unsent bytes."""
         if not self.closed:
             log.info("closing the connection from %s: %s", self.address, why)
             self.abort()

@@ -35,7 +35,7 @@ class Pending:
         self.resolved = False
         self.reply: Reply = None
         self.early_bytes = 0
-        """Of a reply that is there while another one goes before it."""
+        """A ready reply that waits for an earlier one."""
         self.abandoned: Callable[[], object] | None = None
         """Called when the peer goes away before the reply."""
         self.expedite: Callable[[], object] | None = None
@@ -43,7 +43,7 @@ class Pending:
         self.ended: Callable[[], object] | None = None
         """Called when the reply is there."""
         self.connection: Connection | None = None
-        """Which has it in its queue."""
+        """The connection that has it in its queue."""
 
     def resolve(self, reply: Reply) -> None:
         assert not self.resolved, "a request is answered once"
@@ -69,7 +69,7 @@ Serve = Callable[["Connection", memoryview], "Reply | Pending"]
 
 
 class WriteCoalescing:
-    """All that one broker writes to its clients."""
+    """The writes of one broker to its clients."""
 
     __slots__ = ("_late", "_runtime", "sent_bytes")
 
@@ -79,7 +79,7 @@ class WriteCoalescing:
         self._late: dict[asyncio.Transport, list[Buffer]] | None = None  # None: nothing was written in this iteration
 
     def send(self, transport: asyncio.Transport, replies: list[Buffer]) -> None:
-        """Now, or at the end of the loop iteration; always behind what was sent there before."""
+        """Write now, or at the end of the loop iteration; always after earlier writes."""
         if not replies:
             return
         self.sent_bytes += len(replies[0]) if len(replies) == 1 else sum(map(len, replies))

@@ -35,13 +35,13 @@ from ottla.wire.replica_fetch import VERSION, FetchParams, decode_response, enco
 log = logging.getLogger("ottla.replication")
 
 ANSWER_SECONDS: Final = 30.0
-"""How long an answer may take beyond the time it was asked to wait."""
+"""How long a response may take beyond its maximum wait."""
 RECONNECT_SECONDS_MIN: Final = 0.02
 RECONNECT_SECONDS_MAX: Final = 1.0
 PARTITIONS_PER_ITERATION: Final = 200
-"""So many partitions take what they were sent before others have their turn."""
+"""How many partitions are appended before other tasks run."""
 THROTTLED_SECONDS_MAX: Final = 1.0
-"""How long a throttled partition rests before it asks again whether it still has to."""
+"""How long a throttled partition waits before it checks the throttle again."""
 
 _NOT_YET: Final = frozenset(
     {
@@ -52,11 +52,11 @@ _NOT_YET: Final = frozenset(
         ErrorCode.unknown_topic_or_partition,
     }
 )
-"""One of us has not heard yet who leads. Nothing to worry about."""
+"""Errors while one of the two brokers does not know the new leader yet: not worth a warning."""
 
 
 class FetcherContext(Protocol):
-    """What a follower needs of its broker."""
+    """The services that a replica fetcher needs."""
 
     @property
     def broker_epoch(self) -> int: ...
@@ -67,17 +67,17 @@ class FetcherContext(Protocol):
     async def open_link(self, broker_id: int) -> OutboundConnection: ...
 
     async def sync(self, partition: Partition) -> None:
-        """Return when the device has what was appended."""
+        """Flush the appended records."""
 
     def make_whole(self, partition: Partition) -> None:
-        """The leader has what is missing here: copy it anew, as soon as nobody counts on what goes for that."""
+        """The leader has the records that are missing here: copy them again, after this replica has left the ISR."""
 
     async def was_cut(self, partition: Partition, dropped: list[Segment]) -> None:
-        """The end of a log is gone: write down where it stands, and remove the files some time."""
+        """A log was truncated: write its checkpoints, and delete the files later."""
 
 
 class Asked(NamedTuple):
-    """A request that is on its way."""
+    """A Fetch in flight."""
 
     number: int
     answer: asyncio.Future[memoryview]
@@ -130,10 +130,10 @@ class ReplicaFetcher:
                 pause, failures, self._heard_at = RECONNECT_SECONDS_MIN, 0, self._runtime.now()
                 self._plan.begin()
                 await self._fetch(self._link)
-                failed = False  # registered anew: to begin again is nothing to tell
+                failed = False  # registered again: a normal restart of the loop
             except (Fault, Refused, BadFrame) as failure:
                 log.info("following broker %d: %s; trying again", self.leader_id, failure)
-            except Exception as failure:  # whatever it was, nobody else would ever follow that broker
+            except Exception as failure:  # without this loop no partition would be fetched from that broker
                 log.error("following broker %d failed; trying again", self.leader_id, exc_info=failure)
             if not failures:  # a broker that was paused notices only when it goes on
                 since = self._runtime.now() if self._heard_at is None else self._heard_at
@@ -145,7 +145,7 @@ class ReplicaFetcher:
             pause = min(pause * 2, RECONNECT_SECONDS_MAX)
 
     async def _fetch(self, link: OutboundConnection) -> None:
-        """Ask and take, until something fails. At most one request is behind the one that is parked."""
+        """Fetch and append until an error. At most one request is sent after the one that is delayed."""
         asked: Asked | None = None
         following: Asked | None = None
         epoch = self._context.broker_epoch
@@ -196,7 +196,7 @@ class ReplicaFetcher:
         return encode_request(wanted, request.session_id, request.session_epoch, request.topics, request.forgotten)
 
     async def _rest(self) -> None:
-        """Nothing to fetch: until a partition is added, or has rested enough."""
+        """Wait until a partition is added, or a backoff ends."""
         deadline = self._plan.deadline()
         timer: Handle | None = None
         if deadline is not None:
@@ -240,23 +240,22 @@ class ReplicaFetcher:
             self._throttle(partition, len(fetched.records))
 
     def _throttle(self, partition: Partition, size: int) -> None:
-        """Catching up must leave room for everybody else (KIP-73)."""
+        """Apply the replication throttle (KIP-73)."""
         if size and _throttled(partition):
             now = self._runtime.now()
             self._context.follower_throttle.spend(size, now)
             self._hold_back(partition, now)
 
     def _hold_back(self, partition: Partition, now: float) -> None:
-        """Let it rest while there is nothing to spend: not for long, since the throttle may be lifted meanwhile."""
+        """Back off while the throttle is exceeded: not for long, since it may be lifted meanwhile."""
         throttle = self._context.follower_throttle
         if _throttled(partition) and not throttle.ready(now):
             self._plan.rest(partition, min(throttle.free_at, now + THROTTLED_SECONDS_MAX))
 
     async def _prepare(self) -> float:
-        """Before the next request; the moment for which everything is prepared.
-
-        It tells the leaders what we have: where that counts only on the device, not before it is there. That is not
-        only what was just fetched: also what this broker wrote while it led, or followed another."""
+        """Prepare the next request; returns the time for which it is prepared. A fetch offset tells the leader what
+        this replica has: with `flush.messages=1` it is flushed before. That includes records that this broker wrote
+        while it led, or followed another leader."""
         while True:
             now = self._runtime.now()
             for partition in self._plan.rested(now):
@@ -273,7 +272,8 @@ class ReplicaFetcher:
                     raise outcome
 
     async def _realign(self, partition: Partition, fetched: PartitionFetched) -> None:
-        """The leader has not sent what follows in our log: it says why not; or something is missing here."""
+        """The leader has sent no records: the logs have diverged, the fetch offset is out of range, or records are
+        missing here."""
         now_ms = self._runtime.wall_ms()
         if fetched.missing is not None:
             gap = gaps.pass_over(partition, Gap(*fetched.missing), now_ms)
@@ -293,7 +293,7 @@ class ReplicaFetcher:
             self._context.make_whole(partition)
 
     async def _quarantine_tail(self, partition: Partition, offset: int) -> str:
-        """Nothing is cut in silence that may have been acknowledged: a copy of it stays. The names of the copies."""
+        """Copy records that may have been acknowledged before they are truncated. Returns the names of the copies."""
         log_ = partition.log
         followed = (partition.leader_id, partition.leader_epoch, log_.truncations)
         if offset >= log_.log_end or (offset >= partition.high_watermark and _knows_committed(partition)):
@@ -350,8 +350,9 @@ class ReplicaFetcher:
 
 
 def _knows_committed(partition: Partition) -> bool:
-    """What was committed the leader of the time knew. We do if it was us; and if we are in sync the one who leads now
-    was, too, so it has all of it. Else, after a `kill -9` or with records of another, we know only a part."""
+    """Whether this replica knows the high watermark. It does if it led last. If it is in sync, so was the present
+    leader, which then has all committed records. Otherwise, after a `kill -9` or with records of another leader, it
+    knows only a part."""
     return partition.follower.watermark_known or partition.broker_id in partition.in_sync
 
 
@@ -360,7 +361,7 @@ def _throttled(partition: Partition) -> bool:
 
 
 class ReplicaFetcherManager:
-    """All loops of one broker: each partition is followed at its leader, and nowhere else."""
+    """All replica fetchers of one broker: each partition is fetched from its leader only."""
 
     def __init__(self, runtime: Runtime, context: FetcherContext, config: LiveConfig) -> None:
         self._runtime = runtime

@@ -39,9 +39,9 @@ log = logging.getLogger("ottla.replication")
 CONFIRM_SECONDS: Final = 3.0
 CONFIRM_STEP_SECONDS: Final = 0.02
 RETRY_SECONDS: Final = 5.0
-"""After a disk refused to open a log, or to quarantine what is damaged."""
+"""The time until the next try, after the disk refused to open or quarantine a log."""
 FETCHES_IN_FLIGHT_MAX: Final = 2
-"""Of one follower (see `replica_fetcher`)."""
+"""The requests that one follower has in flight at most (see `replica_fetcher`)."""
 RACK_AWARE: Final = "RackAwareReplicaSelector"
 
 LeadershipListener = Callable[[TopicImage, int], None]
@@ -81,7 +81,7 @@ class ReplicaManager:
         isr.on_leads = self._take_up_again
 
     def start(self) -> None:
-        """From now on follow; this broker has registered, so leaders know it."""
+        """Start to fetch: this broker has registered, so leaders know it."""
         self._started = True
         self._fetchers.start()
         for partition in self.replicas:
@@ -103,8 +103,8 @@ class ReplicaManager:
     # Finding.
 
     def find(self, topic: str | bytes, index: int) -> Partition:
-        """The replica by the topic's name or id, or the reason why it is not here: a client that came to the wrong
-        broker shall look for the right one, and not believe that the partition is gone."""
+        """The replica by topic name or id. Otherwise refuses with the reason: a client at the wrong broker must refresh
+        its metadata, and not conclude that the partition does not exist."""
         partition = self.replicas.get(topic, index)
         if partition is None:
             name = self._name_of(topic)
@@ -119,7 +119,7 @@ class ReplicaManager:
         return self._cluster.image.names.get(topic) if isinstance(topic, bytes) else topic
 
     def leader_of(self, topic: str | bytes, index: int) -> tuple[int, int]:
-        """Leader and epoch, for a client that came to the wrong broker."""
+        """Leader and leader epoch, for a client at the wrong broker."""
         name = self._name_of(topic)
         partition = None if name is None else self._cluster.image.partition(name, index)
         return (NO_BROKER, -1) if partition is None else (partition.leader, partition.leader_epoch)
@@ -138,7 +138,7 @@ class ReplicaManager:
                 return replica
         return None
 
-    # What the cluster agrees on.
+    # Changes of the metadata image.
 
     def image_changed(self, old: Image, new: Image, change: c.Change) -> None:
         try:
@@ -200,8 +200,8 @@ class ReplicaManager:
             self.flusher.look_at(partition)
 
     def _drop(self, topic: TopicImage, *, deleted: bool) -> None:
-        """Nobody sees the topic from now on. Without a tombstone metadata is missing, which is no reason to lose
-        data: the files are kept."""
+        """Drop a topic. Without a tombstone, metadata is missing, which is no reason to lose data: the files are
+        kept."""
         for index in range(len(topic.partitions)):
             if (partition := self.replicas.get(topic.id, index)) is not None:
                 self._leave(partition)
@@ -214,7 +214,8 @@ class ReplicaManager:
             )  # fmt: skip
 
     def host_later(self, topic_id: bytes) -> None:
-        """The disk refused to open a log of the topic, and the cluster takes it for hosted here all the same."""
+        """The disk refused to open a log of the topic: try again later, since the cluster counts this replica as
+        hosted."""
         self._unhosted.add(topic_id)
         if self._hosting is None:
             self._hosting = self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._host_again)
@@ -231,7 +232,7 @@ class ReplicaManager:
     # Following.
 
     def follow(self, partition: Partition) -> None:
-        """Its state has changed: fetch from whoever leads it now."""
+        """The partition state has changed: fetch from the present leader."""
         self.flusher.look_at(partition)
         leader = partition.leader_id
         elsewhere = not partition.leads and leader not in (NO_BROKER, self._broker_id)
@@ -247,9 +248,10 @@ class ReplicaManager:
         self._fetchers.follow(partition, None)
 
     async def still_followed(self, partition: Partition) -> bool:
-        """Whether nobody else led the partition when this was asked. A broker that is cut off from the store does not
-        hear that it was replaced. But whoever could replace it follows it until then, and has few requests in flight
-        at a time: one more than that was sent after an answer of ours, and so after this was asked."""
+        """Whether no other broker led the partition when this was asked. A broker without a connection to the store
+        does not learn that it was replaced. But every replica that could replace it follows it until then, and has a
+        limited number of requests in flight: one request more than that was sent after a response of this broker, and
+        so after the question."""
         runtime, epoch = self._runtime, partition.leader_epoch
         before = _fetches(partition)
         deadline = runtime.now() + CONFIRM_SECONDS
@@ -262,8 +264,8 @@ class ReplicaManager:
         return False
 
     def _rivals(self, partition: Partition) -> set[int]:
-        """Who could be elected: those in sync, or about to be; and all, where too few are for the others to be out of
-        the question (KIP-966)."""
+        """The replicas that could be elected: the ISR and the proposed ISR; all replicas, if the ISR is too small
+        (KIP-966)."""
         if not partition.enough_in_sync:
             return set(partition.replicas) - {self._broker_id}
         return {*partition.in_sync, *(partition.leader.proposed or ())} - {self._broker_id}
@@ -287,7 +289,7 @@ class ReplicaManager:
         )
 
     def make_whole(self, partition: Partition) -> None:
-        """Its leader has what is missing here."""
+        """The leader has the records that are missing here."""
         if partition.leads or partition.counts_as_whole:  # what it lets go of must not be counted on
             self._isr.leave(partition)
             raise Refused(ErrorCode.kafka_storage_error, "it is damaged, and in sync for all that the controller knows")
@@ -312,7 +314,7 @@ class ReplicaManager:
             log.warning("%s: the checkpoint of its new log end is not written yet: %s", partition, fault)
 
     def _copy_later(self, partition: Partition, fault: StorageFault) -> None:
-        """Half of it may be done. Until it is, nothing may be appended."""
+        """It may be half done. Until it is complete, nothing may be appended."""
         log.error("%s: damage cannot be quarantined: %s; trying again in %g s", partition, fault, RETRY_SECONDS)
         self._fetchers.follow(partition, None)
         self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._follow_again, partition)
@@ -323,7 +325,7 @@ class ReplicaManager:
 
 
 def _fetches(partition: Partition) -> dict[int, int]:
-    """How often each follower has asked, in the fetch session in which it follows the partition."""
+    """The number of Fetch requests of each follower, in the fetch session of the partition."""
     return {
         watcher.fetch.follower: watcher.fetch.heard
         for watcher in partition.append_listeners

@@ -35,17 +35,17 @@ NAME_BYTES_MAX = 255
 RENAMED_MAX = 10_000
 """Limit of the number in the name of a renamed directory of one partition."""
 TOGETHER_FROM = 50
-"""From so many logs on, syncing the whole filesystem at once is quicker than one after the other."""
+"""From this number of logs on, syncing the whole filesystem is faster than one log after the other."""
 CHECKPOINTS = (
     checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANED,
 )  # fmt: skip
 EVIDENCE = (checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS)
-"""Which of them tell that a log held something."""
+"""The checkpoints that show that a log had records."""
 WRITTEN_ATOMICALLY = (*CHECKPOINTS, checkpoints.META_PROPERTIES, checkpoints.CLEAN_SHUTDOWN, scrub_schedule.FILE_NAME)
 UNFINISHED = ".tmp"
-"""What is left of a file whose writer was killed."""
+"""The suffix of a file whose writer was killed."""
 LOGS_AT_ONCE = 100
-"""Opened beside the loop before it has a turn with them."""
+"""How many logs a thread opens before the event loop continues."""
 
 
 class Replicas:
@@ -75,12 +75,12 @@ class Replicas:
         self.unopened: set[tuple[bytes, int]] = set()
         """Those that could not be opened at the start: by topic id and number."""
         self.outdated = False
-        """The data directory is an older one, which somebody put back: every log may lack what was written since."""
+        """The data directory is an older copy that was restored: every log may lack later records."""
         self.broker_epoch = NO_EPOCH
-        """The registration of this broker; nothing is led before there is one, nor what was led under another."""
+        """The broker epoch of this broker; without it nothing is led, and neither is what was led under another."""
         self._session_expired = False
         self.on_write_refused: Callable[[Partition, StorageFault], object] = lambda partition, fault: None
-        """Told when the disk refuses an append."""
+        """Called when the disk refuses an append."""
         self._written: dict[str, dict[Key, int]] = {}  # what each file says; none while it is not known
         self._handed_out: dict[str, dict[Key, int]] = {}  # what it says once all that is under way is written
         self._newest: dict[str, int] = {}
@@ -102,15 +102,15 @@ class Replicas:
         return len(self._by_name)
 
     def damaged(self) -> tuple[tuple[str, int], ...]:
-        """Those that lack something, by topic id and number: whoever has lost something must not count as in sync, nor
-        be elected before the others."""
+        """Damaged replicas, by topic id and partition: they must not count as in sync, and not be elected before
+        others."""
         lacking = [(id_text(p.topic_id), p.index) for p in self if p.log.damage is not None]
         return (*lacking, *((id_text(topic_id), index) for topic_id, index in self.unopened))
 
     # Opening.
 
     def logs(self) -> tuple[checkpoints.ClosedLog, ...]:
-        """Of all that have ever held anything."""
+        """The logs that have ever had records."""
         return tuple(
             checkpoints.ClosedLog(p.topic, id_text(p.topic_id), p.index, p.log.log_start, p.log.log_end)
             for p in self
@@ -118,9 +118,9 @@ class Replicas:
         )
 
     async def load(self, image: Image, mark: checkpoints.CleanShutdown | None) -> None:
-        """Open what is on disk. `mark` is of the clean stop before; None: there was none. Then what was not synced is
-        checked batch by batch, which may take longer than a session with the store lasts: so it is done beside the
-        loop, a few logs at a time. Nobody may be served from here before it is done."""
+        """Open the logs on disk. `mark`: the clean shutdown file; None: the stop was not clean. Then records that were
+        not flushed are checked batch by batch, which may take longer than a session timeout: so it runs in threads, a
+        few logs at a time. The broker serves nothing before it is done."""
         self._clean = mark is not None
         self._forgot = mark is None or mark.logs is None
         self._closed = {} if mark is None else _of_these_topics(mark.logs or (), image)
@@ -141,7 +141,7 @@ class Replicas:
                     self.host_partition(topic, index)
 
     def _look_through(self, image: Image) -> None:
-        """The data directory: what is known of its logs, and what in it is no log of ours. Blocks."""
+        """Read the data directory: the checkpoints of its logs, and entries that are no log of this broker. Blocks."""
         disk, directory = self._disk, self._data_dir
         names = disk.listdir(directory)
         here = {key for name in names if (key := self._look_at(name, image)) is not None}
@@ -165,9 +165,9 @@ class Replicas:
                 disk.rmtree(f"{directory}/{name}")
 
     def _without_directory(self, names: list[str], here: set[Key], image: Image) -> set[Key]:
-        """Partitions that must have a log, as a clean stop or checkpoints say, and have no directory, or one that holds
-        neither log nor metadata: it is lost. One that was dropped is still there under another name as long as
-        checkpoints tell of it."""
+        """Lost partitions: the clean shutdown file or checkpoints say that they have a log, and they have no directory,
+        or one without log and metadata. A dropped partition still has its renamed directory as long as checkpoints name
+        it."""
         recorded = set(self._closed)
         for name in EVIDENCE:
             recorded.update(key for key, offset in self._read_checkpoint(name).items() if offset > 0)
@@ -187,13 +187,13 @@ class Replicas:
         return lost
 
     def _quarantine(self, name: str) -> None:
-        """What stands where a partition's directory should be is another file, a link that leads nowhere, or an empty
-        directory; or a directory stands where a checkpoint should be."""
+        """Rename an entry with the name of a partition that is a file, a broken link or an empty directory; or a
+        directory with the name of a checkpoint."""
         path = f"{self._data_dir}/{name}"
         log.warning("%s is not what should be there: renamed to %s", path, quarantine_file(self._disk, path))
 
     def _read_checkpoint(self, name: str) -> dict[Key, int]:
-        """A damaged one is as good as none: what it said is proven by the logs, or worked out again."""
+        """Read a checkpoint. A damaged one counts as missing: the logs prove its content, or it is computed again."""
         try:
             return checkpoints.read_offsets(self._disk, self._data_dir, name)
         except StorageFault:
@@ -217,8 +217,8 @@ class Replicas:
         return opened
 
     def _look_at(self, name: str, image: Image) -> Key | None:
-        """The partition whose log the directory holds, if it is one of ours. Set it aside if its topic is not (or not
-        any more) the one in the image."""
+        """The partition of a directory, if this broker hosts it. If its topic is not the one in the image, the
+        directory is renamed to `-stray`."""
         path = f"{self._data_dir}/{name}"
         if name.endswith(UNFINISHED) and name.startswith(WRITTEN_ATOMICALLY):
             self._disk.remove(path)
@@ -247,14 +247,13 @@ class Replicas:
         return None
 
     def _free_name(self, name: str, topic_id: bytes, index: int, suffix: str) -> str:
-        """A name for a directory that is no partition's any more, which no other has: the same partition may have been
-        here before."""
+        """An unused name for the directory of a dropped partition: the same partition may have been here before."""
         stem = f"{self._data_dir}/{name[: NAME_BYTES_MAX - 60]}.{topic_id.hex()}-{index}"
         names = (f"{stem}{f'.{number}' if number > 1 else ''}{suffix}" for number in range(1, RENAMED_MAX))
         return next((name for name in names if not self._disk.exists(name)), f"{stem}{suffix}")
 
     def host(self, topic: TopicImage) -> None:
-        """Have a replica of every partition of the topic that is assigned to this broker, in its present state."""
+        """Host a replica of every partition of the topic that is assigned to this broker, in its present state."""
         for index in range(len(topic.partitions)):
             self.host_partition(topic, index)
 
@@ -276,8 +275,8 @@ class Replicas:
         self._session_expired = False
 
     def session_expired(self) -> None:
-        """The registration has ended: whatever was led under it, others lead by now or will soon. Who goes on answering
-        as their leader refuses producers what the real one would take, in words that are final."""
+        """The session has expired: other brokers lead these partitions now, or soon. If this broker went on as leader,
+        it would refuse producers with fatal errors that the real leader would not return."""
         self._session_expired = True
         for partition in self:
             if partition.leads or partition.doubt is not None:
@@ -408,33 +407,33 @@ class Replicas:
         return write
 
     def _says_zero(self, name: str, key: Key) -> bool:
-        """Log starts are told of every log that has held anything: so one that has lost its first segment together
-        with its manifest is known from one whose log start nobody wrote down."""
+        """Whether a log start of 0 is written: for every log that has had records. So a log that has lost its first
+        segment and its manifest differs from one whose log start was never written."""
         partition = self._by_name.get(key)
         return name == checkpoints.LOG_STARTS and (partition is None or partition.log.log_end > 0)
 
     def _under_way(self, name: str) -> bool:
-        """Something else may yet be written to the file, or may have been: the last attempt failed."""
+        """A write of the file is in progress, or the last one failed."""
         return self._written.get(name) is not self._handed_out.get(name)
 
     def write_checkpoints(self) -> None:
-        """All that changed. Blocks."""
+        """Write all changed checkpoints. Blocks."""
         for write in filter(None, map(self.checkpoint, CHECKPOINTS)):
             write()
 
     async def save_checkpoints(self, *names: str) -> None:
-        """Those of these that changed, beside the loop."""
+        """Write the changed ones of these checkpoints, in a thread."""
         for write in filter(None, [self.checkpoint(name) for name in names]):
             await self._runtime.offload(write)
 
     def _begin_anew(self, key: Key) -> None:
-        """A log is about to make its directory. What the checkpoints tell under its name, until they are next written,
-        is of a partition that was dropped: after a kill it would pass for this one's, and records would be lost."""
+        """A log is about to create its directory. Entries under its name in the checkpoints belong to a dropped
+        partition: after a kill they would count for this one, and records would be lost."""
         if any(self._under_way(name) or key in self._written.get(name, ()) for name in CHECKPOINTS):
             self.write_checkpoints()
 
     def close(self) -> bool:
-        """Sync and close every log, then write down where each stands. Whether all of it went well."""
+        """Flush and close every log, then write the checkpoints. Returns whether all of it succeeded."""
         written = [partition for partition in self._by_name.values() if self._disk.exists(partition.log.path)]
         with self._disk.together(self._data_dir) if len(written) > TOGETHER_FROM else nullcontext():
             closed = [self._close(partition) for partition in written]

@@ -31,11 +31,11 @@ log = logging.getLogger("ottla.scrub")
 LOOK_SECONDS: Final = 60.0
 """How soon a changed interval is seen, and how old the checkpoint of the progress may be."""
 COUNTS_PER_PASS: Final = 20
-"""How often in a pass it is counted how much there is to read."""
+"""How often in a pass the bytes to read are counted."""
 
 
 class Scrubber:
-    """The figures are for metrics, and count from the start of the process."""
+    """The scrub of one broker. The counters are for metrics, and start at 0 with the process."""
 
     def __init__(self, runtime: Runtime, config: LiveConfig, replica_manager: ReplicaManager) -> None:
         self._runtime = runtime
@@ -51,11 +51,11 @@ class Scrubber:
         """Passes, and looks that found nothing to read."""
         self.read_bytes = 0
         self.damaged = 0
-        """Damaged stretches of segments."""
+        """Damaged ranges of segments."""
         self.rebuilt = 0
         """Derived files that were not what the manifest says."""
         self.unreadable = 0
-        """Segments that the device refused to give."""
+        """Segments that could not be read."""
 
     @property
     def ratio(self) -> float:
@@ -90,8 +90,8 @@ class Scrubber:
             await self._save()
 
     def sent(self, partition: Partition, replica: int, offset: int, piece: Slice | None) -> None:
-        """A follower is sent what is there at an offset. If that was so again and again, it cannot take it: perhaps
-        what it is sent is damaged. Then the segment is looked at now, and not when its turn comes."""
+        """A follower is sent the records at an offset. If this is repeated many times, it cannot append them: they may
+        be damaged. Then the segment is checked now."""
         follower = partition.leader.followers.get(replica)
         if piece is not None and follower is not None and follower.sent_again(offset):
             self._runtime.spawn(self._look(partition, piece.segment), name=f"look at {partition}")
@@ -212,7 +212,7 @@ class Scrubber:
             await self._check_derived(partition, segment, truncations)
 
     async def _unreadable(self, partition: Partition, segment: Segment, fault: StorageFault) -> None:
-        """A file that is gone is damage like any other. One that the device does not give may come back with it."""
+        """A missing file is damage. A read error of the device may be temporary."""
         self.unreadable += 1
         log.error("scrub: %s: %s", partition, fault)
         partition_log = partition.log
@@ -223,7 +223,7 @@ class Scrubber:
             await self._lost(partition, segment, [Found(0, 0, offsets, "the file is missing")])
 
     async def _found(self, partition: Partition, segment: Segment) -> None:
-        """Read it again: what was read may have been on its way out of the log."""
+        """Read it again: it may have been removed from the log meanwhile."""
         again = SegmentScrub(partition.log, segment, again=True)
         while not again.done and again.current:
             await self._runtime.offload(again.step)
@@ -296,7 +296,7 @@ class Scrubber:
 
 
 def readable(partition: Partition) -> list[Segment]:
-    """What of a log is on the device, and may be checked."""
+    """The segments of a log that are flushed and may be checked."""
     partition_log = partition.log
     recovery_point = partition_log.recovery_point
     segments = partition_log.segments

@@ -25,26 +25,27 @@ from ottla.wire import batch
 
 PRODUCERS_MAX: Final = 1000
 BEHIND_MAX: Final = 4
-"""As many as are on their way behind the first. Whoever sends more has given the first up, and has to hear of it."""
+"""How many batches after the first are refused: as many as are in flight. A producer that sends more has given the
+first one up, and must get an error."""
 
 
 class _First(NamedTuple):
-    """The first batch of its producer that was refused."""
+    """The first refused batch of a producer."""
 
     epoch: int
     sequence: int
     code: ErrorCode
     message: str | None
     refused_behind: int = 0
-    """How many behind it were told so."""
+    """How many later batches were refused because of it."""
 
 
 class BehindRefused(Refused):
-    """A batch is refused because of the one before it."""
+    """The refusal of a batch because of the one before it."""
 
 
 class SequenceGate:
-    """Of one partition. `expected` is the sequence that the log expects of the producer, None if any would do."""
+    """The gate of one partition. `expected` is the next sequence in the log; None: any."""
 
     __slots__ = ("_firsts", "_producers")
 
@@ -55,8 +56,8 @@ class SequenceGate:
     def pass_or_refuse(
         self, header: batch.BatchHeader, *, epoch_start: int, alone: bool
     ) -> producers.BatchMetadata | None:
-        """What the batch is a retry of, if it is one; Refused when it is neither that nor the next one. `alone`: no
-        other replica can have led before."""
+        """The batch in the log of which this is a retry, or None; Refused if it is neither a retry nor the next one.
+        `alone`: no other replica can have led before."""
         known = self._producers
         if self._firsts:
             self._check(header, known.expected(header.producer_id, header.producer_epoch))
@@ -73,8 +74,8 @@ class SequenceGate:
         return found
 
     def _perhaps_behind(self, header: batch.BatchHeader, epoch_start: int, alone: bool) -> None:
-        """Something is missing before it, or nobody knows whether it is. In its producer's first batch of a leader
-        epoch that may be what another leader has not taken any more."""
+        """A batch before it is missing, or may be missing. In a producer's first batch of a leader epoch, the previous
+        leader may have refused it."""
         producer = self._producers.get(header.producer_id)
         if producer is not None:
             heard = producer.batches and producer.batches[-1].last_offset >= epoch_start
@@ -83,8 +84,8 @@ class SequenceGate:
         self._miss(header, self._producers.expected(header.producer_id, header.producer_epoch))
 
     def refused(self, view: memoryview, refused: Refused, header: batch.BatchHeader | None = None) -> None:
-        """A batch was refused. If it is for the moment only, those behind it must not take its place. `header`: as it
-        was sent, if it was read before; it may have been stamped since."""
+        """A batch was refused. If the error is retriable, later batches must not be appended before it. `header`: as it
+        was sent, if it was decoded before; it may have been changed since."""
         try:
             header = header or batch.check_produced(view)
         except Refused:
@@ -115,8 +116,9 @@ class SequenceGate:
             raise BehindRefused(first.code, why)
 
     def _miss(self, header: batch.BatchHeader, expected: int | None) -> None:
-        """The one before it did not come here: refuse it as the predecessor will have refused that one; but not for
-        ever. Of a producer that is not known any could be the first: it is the one that comes again before others."""
+        """The batch before it was not sent to this leader: refuse this one as the previous leader will have refused
+        that one, but not for ever. Of an unknown producer any batch could be the first: the first one that is sent
+        again is accepted."""
         first = self._firsts.get(header.producer_id)
         if expected is None:
             known = None if first is None or first.epoch != header.producer_epoch else first.sequence

@@ -54,25 +54,25 @@ class DelayedByCommit(Protocol):
     def on_committed(self, partition: Partition) -> None: ...
 
     def on_leadership_lost(self, partition: Partition) -> None:
-        """This broker does not lead any more: nobody here will ever know."""
+        """This broker leads no more, and cannot know whether the record is committed."""
 
 
 class DelayedOperation(Protocol):
     def complete(self) -> None:
-        """Answer."""
+        """Send the response."""
 
 
 class Expiring(DelayedOperation, Protocol):
-    """One that has a deadline. `finished` is set here: it has all it waited for, or was given up."""
+    """An operation with a deadline. `finished` is set by `finish`: it is complete, or its client has disconnected."""
 
     finished: bool
 
     def expire(self) -> None:
-        """The deadline has passed: answer with what there is."""
+        """The deadline has passed: respond with the present result."""
 
 
 class Marks(Protocol):
-    """Where an operation that has what it waited for is marked (`DelayedOperations`)."""
+    """The interface to mark a complete operation (`DelayedOperations`)."""
 
     def mark(self, operation: DelayedOperation) -> None: ...
 
@@ -80,9 +80,9 @@ class Marks(Protocol):
 class DelayedOperations:
     def __init__(self, runtime: Runtime) -> None:
         self.due: list[DelayedOperation] = []
-        """Those that are to be answered; looked at after every read of a connection."""
+        """Complete operations; checked after every read of a connection."""
         self._due_next: list[DelayedOperation] = []
-        """Those that are answered in the next iteration of the loop."""
+        """Operations that are completed in the next iteration of the event loop."""
         self._runtime = runtime
         self._deadlines: list[tuple[float, int, Expiring]] = []
         self._added = 0
@@ -91,22 +91,23 @@ class DelayedOperations:
         self._timer_at = NEVER
 
     def add(self, operation: Expiring, deadline: float) -> None:
-        """It is expired at the deadline, unless it is finished before."""
+        """Add an operation. It expires at the deadline, unless it is finished before."""
         self._added += 1
         heappush(self._deadlines, (deadline, self._added, operation))
         if deadline < self._timer_at:
             self._arm(deadline)
 
     def mark(self, operation: DelayedOperation, *, next_iteration: bool = False) -> None:
-        """It has what it waited for: answer it as soon as what is being served now has been served. Or in the next
-        iteration of the loop, if more may come for it in this one."""
+        """The operation is complete: respond after the present requests have been served, or in the next iteration of
+        the event loop, if more may come for it in this one."""
         due = self._due_next if next_iteration else self.due
         if not due:
             self._runtime.call_soon(self.complete_due, next_iteration)
         due.append(operation)
 
     def finish(self, operation: Expiring) -> None:
-        """It does not wait any more. It stays among the deadlines until its own, unless there are too many of them."""
+        """The operation does not wait any more. It stays in the heap until its deadline, unless there are too many
+        finished ones."""
         operation.finished = True
         self._finished += 1
         if self._finished > FINISHED_MAX and self._finished * 2 > len(self._deadlines):

@@ -33,7 +33,7 @@ from ottla.wire.fetch import FetchRequest, PartitionFetched
 log = logging.getLogger("ottla.broker.fetch")
 
 WAIT_MS_MAX: Final = 600_000
-"""Nobody waits for longer, whatever it asks for."""
+"""The longest wait, whatever `max_wait_ms` is."""
 _NOT_THERE: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
 
 
@@ -88,12 +88,12 @@ class FetchHandler:
         if follower < 0:
             return self._read(FetchReader(self, request, message, session))
         session.heard += 1
-        # All that the follower has come to have, at once: what it is sent back may be cut short.
+        # Note the progress of all partitions first: the response may not include all of them.
         for topic, partitions in message.topics:
             for wanted in partitions:
                 partition = self.replicas.get(topic, wanted.partition)
                 if partition is None or wanted.leader_epoch != partition.leader_epoch:
-                    continue  # it is told when the partition's turn comes
+                    continue  # it gets the error with the partition's result
                 has = follower, broker_epoch, wanted.offset, wanted.last_fetched_epoch, wanted.log_start
                 if partition.doubt is not None or shows_more(partition, *has):
                     assert partition.doubt is not None
@@ -108,7 +108,7 @@ class FetchHandler:
         return self._read(ReplicaFetchReader(self, request, message, session))
 
     def _read(self, reader: FetchReader) -> Reply | Pending:
-        """Answer with what is there, or delay the answer until there is enough."""
+        """Respond with the readable bytes, or delay the response until there are enough."""
         found, size, urgent = reader.look()
         message = reader.message
         if size >= message.bytes_min or urgent or message.wait_ms_max <= 0:
@@ -119,7 +119,7 @@ class FetchHandler:
         return delayed.pending
 
     def failed(self, entry: CachedPartition, failure: Refused | StorageFault) -> PartitionFetched:
-        """What is said of a partition that cannot be read."""
+        """The result of a partition that cannot be read."""
         topic, index = entry.topic, entry.partition
         if isinstance(failure, StorageFault):
             if (partition := self.replicas.get(topic, index)) is not None:
@@ -136,7 +136,8 @@ class FetchHandler:
 
 
 class DelayedFetch:
-    """A request that found too few bytes: it waits for more, for its deadline, or for something else to tell."""
+    """A Fetch with fewer readable bytes than `min_bytes`: it waits for more, for its deadline, or for another
+    change."""
 
     __slots__ = ("_delayed", "_look_first", "_marked", "_reader", "_short", "finished", "pending")
 
@@ -155,7 +156,7 @@ class DelayedFetch:
         reader.session.notify = self.on_bytes
 
     def on_bytes(self, size: int) -> None:
-        """Bytes arrived (or, with 0, something changed). Answer in the next iteration: more may come in this one."""
+        """New bytes, or 0: something else changed. Complete it in the next iteration: more may come in this one."""
         self._short -= size
         if (self._short <= 0 or size == 0) and not self._marked:
             self._marked = True
@@ -182,7 +183,7 @@ class DelayedFetch:
         self._stop_waiting()
         reply: Reply | Pending = None
         try:
-            if session.closed:  # while it was delayed: what it asked for counts no more
+            if session.closed:  # while it was delayed: the request is void
                 reply = refusal(reader.request, message, ErrorCode.fetch_session_id_not_found)
             else:
                 found, size, _ = reader.look()
@@ -203,7 +204,7 @@ class DelayedFetch:
 
 
 def refusal(request: Request, message: FetchRequest, code: ErrorCode) -> Reply:
-    """Old versions have no error of their own: there every partition carries it. As it does for an impostor."""
+    """An error response. Old versions have no top-level error: there every partition has it."""
     topics = []
     request.count_error(code)
     if request.version < 7 or code == ErrorCode.cluster_authorization_failed:

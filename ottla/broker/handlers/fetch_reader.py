@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.broker.fetch")
 
 RACK_FROM = 11
-"""Clients of this version know that a follower may serve them."""
+"""The first version in which a follower may serve consumers (KIP-392)."""
 MISSES_MAX = 32
-"""In a session: how many partitions whose next batch does not fit are passed over for smaller ones behind them."""
+"""In a session: how many partitions with a batch that is too large are skipped for smaller ones after them."""
 
 SMALL_BYTES_MAX = 128 * 1024
 """Answers with more records are loaded as they are sent."""
@@ -39,7 +39,7 @@ Found = list[tuple[CachedPartition, "PartitionFetched | Slice"]]
 
 
 class FetchReader:
-    """For a consumer."""
+    """Reads the partitions of a Fetch for a consumer."""
 
     __slots__ = ("_bytes_max", "_full", "_handler", "message", "pending", "request", "session")
 
@@ -49,19 +49,17 @@ class FetchReader:
         self.message = message
         self.session = session
         self.pending: Pending | None = None
-        """Where the answer is awaited, if it does not come at once."""
+        """The pending response, if it is not sent at once."""
         self._full = not session.is_session or message.session_epoch == INITIAL_EPOCH
         self._bytes_max = max(min(message.bytes_max, handler.config.current.fetch_max_bytes), 0)
 
     def look(self) -> tuple[Found, int, bool]:
-        """Go over what may have news. Says what there is, how many bytes, and whether it must be told at once.
-
-        As in Kafka only the first partition that has data gets its first batch however large it is; for the others
-        there is room or not. An answer that opens a session, or has none, names every partition: the Java client drops
-        any other. One for which there was no room keeps its place in the queue: whoever gets records goes to the end.
-        Where its offsets moved it is named all the same, without records: clients tell by the high watermark whether
-        there is more to come, and Kafka Streams waits for it before it goes on (KIP-695).
-        """
+        """Read the partitions that may have new records. Returns what was found, how many bytes, and whether the
+        response must be sent at once. As in Kafka, only the first partition with data gets its first batch however
+        large it is; other batches must fit. A response that opens a session, or has none, names every partition: the
+        Java client drops any other. A partition that did not fit keeps its place in the queue; one that got records
+        moves to the end. If its offsets have changed it is named anyway, without records: clients use the high
+        watermark to see whether there is more, and Kafka Streams waits for it (KIP-695)."""
         session = self.session
         full, level = self._full, self.message.isolation_level
         found: Found = []
@@ -93,7 +91,8 @@ class FetchReader:
         return found, size, urgent or misses > 0 or size >= self._bytes_max > 0
 
     def _find_moved(self, found: Found) -> bool:
-        """Add those that get no records this time, and whose offsets moved. Whether it must be told at once."""
+        """Add partitions without records in this response whose offsets have changed. Returns whether the response must
+        be sent at once."""
         session, urgent = self.session, False
         named = {entry for entry, _ in found}
         for entry in [entry for entry in session.moved if entry not in named]:
@@ -110,7 +109,7 @@ class FetchReader:
     def _seen(
         self, entry: CachedPartition, bytes_max: int, *, whole_first_batch: bool
     ) -> PartitionFetched | tuple[Partition, Slice | None]:
-        """What can be read of one partition, or what has to be said instead, at once."""
+        """The readable slice of one partition, or its error."""
         try:
             partition = self._handler.replica_manager.find(entry.topic, entry.partition)
             if self.session.is_session:
@@ -137,7 +136,7 @@ class FetchReader:
         )
 
     def _is_up_to_date(self, entry: CachedPartition, partition: Partition) -> bool:
-        """In a session a partition without records is mentioned only when its offsets moved."""
+        """In a session a partition without records is named only if its offsets have changed."""
         return (
             self.session.is_session
             and entry.high_watermark == partition.high_watermark
@@ -182,7 +181,7 @@ class FetchReader:
         return state_of(entry, partition, data, level)._replace(aborted=partition.aborted(piece))
 
     def _finish_later(self, found: Found) -> Pending:
-        """Some of it has to come from the device."""
+        """Some slices must be read from the device."""
         if self.pending is None:
             self.pending = Pending()
         self._handler.runtime.spawn(self._load(found), name="cold fetch")
@@ -218,11 +217,11 @@ class FetchReader:
         return self._encode(results, size)
 
     def _fit(self, found: Found) -> None:
-        """Measure what was not in memory, and keep all of it within the limits, as `look` would have. In a thread."""
+        """Find the sizes of slices that were not in memory, and apply the limits as `look` does. In a thread."""
         size = 0
         for entry, piece in found:
             if isinstance(piece, Slice):
-                with suppress(Refused, StorageFault):  # whoever loads it is told
+                with suppress(Refused, StorageFault):  # the error is raised again when it is loaded
                     room = max(self._bytes_max - size, 0)
                     size += piece.fit(min(entry.bytes_max, room), whole_first_batch=not size)
 
@@ -248,22 +247,23 @@ class FetchReader:
 
 
 class ReplicaFetchReader(FetchReader):
-    """For a follower: it reads to the very end, and is told where its log is not ours."""
+    """Reads the partitions of a Fetch for a follower: up to the log end, with diverging epochs."""
 
     __slots__ = ()
 
     def _find_moved(self, found: Found) -> bool:
-        """It learns of high watermarks with the records, which are compared with its own first."""
+        """A follower gets high watermarks with the records, not separately."""
         return False
 
     def _count(self, topic: str, piece: Slice) -> None:
-        """What followers copy is no traffic of clients."""
+        """Replication does not count as traffic of clients."""
 
     def _throttled(self, partition: Partition) -> bool:
         return partition.policy.leader_throttled and self.message.replica_id not in partition.in_sync
 
     def _held_back(self, partition: Partition) -> bool:
-        """Catching up must leave room for everybody else (KIP-73). It is looked at again when the request is due."""
+        """Whether the leader's replication throttle is exceeded (KIP-73). It is checked again when the request is
+        due."""
         throttle = self._handler.replica_manager.leader_throttle
         return self._throttled(partition) and not throttle.ready(self._handler.runtime.now())
 
@@ -302,8 +302,8 @@ class ReplicaFetchReader(FetchReader):
 
 
 def _data(piece: Slice, size: int) -> Buffer | ResponseSource | None:
-    """What the answer has of it, all in all so many bytes: those of small ones, while a large one is loaded as it is
-    sent. None: the device has to be waited for."""
+    """The bytes of a slice in a response of this total size: a small one is loaded, a large one is loaded as it is
+    sent. None: it must be read from the device."""
     if not piece.placed:
         return None
     if size > SMALL_BYTES_MAX and piece.may_wait:

@@ -54,7 +54,8 @@ class ProduceHandler:
         self._traffic = traffic
 
     def handle(self, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
-        """One batch for one partition is nearly every request there is: a third of the work of the general case."""
+        """Fast path for one batch for one partition, which is nearly every request: a third of the work of the general
+        case."""
         version = request.version
         one = produce.decode_one(frame, pos, version) if version >= produce.FLEXIBLE_FROM else None
         if one is None or one.acks not in (-1, 1):
@@ -130,7 +131,8 @@ class ProduceHandler:
         return request.frame(produce.encode_response(request.version, answers))
 
     def _delay(self, delayed: DelayedProduce, timeout_ms: int, pending: Pending | None = None) -> Pending:
-        """The connection goes on meanwhile: the next request has the next offsets, and its answer leaves after this."""
+        """Delay the response. The connection continues: the next request gets the next offsets, and its response is
+        sent after this one."""
         delayed.pending = pending or Pending(overlaps=True)
         self._delayed.add(delayed, self._runtime.now() + timeout_ms / 1000)
         return delayed.pending
@@ -138,8 +140,8 @@ class ProduceHandler:
     def _verify_first(
         self, request: Request, message: produce.ProduceRequest, verification: Verification
     ) -> Pending:
-        """A transaction begins in a partition: its coordinator has a word in that. The connection waits, so that what
-        comes next is not appended before."""
+        """The first batch of a transaction in a partition: verify it with the coordinator. The connection waits, so
+        that later batches are not appended before."""
         kept = message._replace(
             topics=[
                 (topic, [(index, None if data is None else memoryview(bytearray(data))) for index, data in partitions])
@@ -190,7 +192,7 @@ def _guard(verification: Verification, partition: Partition, records: memoryview
 
 
 class DelayedProduce:
-    """A request whose records are in the leader's log, and not yet in those of all others that are in sync."""
+    """A Produce with acks=all whose records are in the leader's log, and not yet committed."""
 
     __slots__ = ("_answers", "_delayed", "_request", "awaited", "finished", "pending")
 
@@ -200,7 +202,7 @@ class DelayedProduce:
         self._answers = answers
         self.pending: Pending
         self.awaited: list[tuple[Partition, int, int]] = []
-        """Partitions that have not committed their part, and where its answer stands."""
+        """Partitions whose records are not committed yet, and where their result is in the response."""
         self.finished = False
 
     def await_committed(self, partition: Partition, offset: int, topic: int, place: int) -> None:
@@ -209,7 +211,7 @@ class DelayedProduce:
 
     def on_committed(self, partition: Partition, error: int = 0) -> None:
         if not error and not partition.enough_in_sync:
-            # In sync when it was taken, and not any more: it is committed all the same, but the producer should know.
+            # The ISR has become too small since the append: the record is committed, but the producer gets the error.
             error = ErrorCode.not_enough_replicas_after_append
         for entry in self.awaited:
             if entry[0] is partition:
