@@ -66,7 +66,7 @@ def follow(follower: Partition, leader: Partition) -> None:
         diverging = leader.leader.fetched_by(follower.broker_id, 1, offset, last_epoch, held_from(follower.log))
         if diverging is not None:
             follower.follower.truncate(*diverging, NOW_MS)
-        elif (gap := gaps.tell(leader, follower.broker_id, offset)) is not None:
+        elif (gap := gaps.gap_for(leader, follower.broker_id, offset)) is not None:
             assert gaps.pass_over(follower, gap, NOW_MS)
         else:
             piece = leader.read_tail(offset, 10_000, leader_epoch=leader.leader_epoch, whole_first_batch=True)
