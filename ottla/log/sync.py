@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class SyncJob:
     """What has to reach the device for the log to be durable up to `offset`. `run` may run in a thread."""
 
-    __slots__ = ("_files", "_log", "_closed_segments", "epochs", "made_files", "offset", "truncations")
+    __slots__ = ("_closed_segments", "_files", "_log", "epochs", "made_files", "offset", "truncations")
 
     def __init__(
         self,

@@ -319,7 +319,7 @@ def test_a_damaged_single_replica_is_served_and_reports_the_loss_until_it_is_acc
         broker.start()
         assert kept.write(1) == COUNT, "no offset is given twice"
         assert "is damaged" in broker.log.read_text()
-        first = {"active segment emptied": bases[-1]}.get(what, bases[1] if what.startswith("sealed") else 0)
+        first = {"active segment emptied": bases[-1]}.get(what, bases[1] if what.startswith("closed") else 0)
         assert kept.read(first, 0) == ([], True)
         if first:
             assert kept.read(0, first)[0] == kept.written[:first]
