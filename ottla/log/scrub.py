@@ -57,9 +57,10 @@ if TYPE_CHECKING:
     from ottla.log.partition_log import PartitionLog
 
 CHUNK_BYTES: Final = 64 * 1024
-"""Read at a time, in a thread: the loop waits for the interpreter no longer than a chunk of small batches takes."""
+"""The size of one read in a thread: the event loop waits for the interpreter lock no longer than a chunk of small
+batches takes."""
 FOUND_MAX: Final = 20
-"""Of one segment: a file full of noise is damaged once."""
+"""The limit of findings in one segment."""
 _OFFSET_BYTES: Final = 8
 
 
@@ -73,7 +74,7 @@ class Found(NamedTuple):
 
 
 class _Epochs:
-    """A copy of what a log knows of its leader epochs, for a thread."""
+    """A copy of the leader epoch cache, for a thread."""
 
     def __init__(self, log: PartitionLog) -> None:
         entries = log.epochs.entries
@@ -88,10 +89,10 @@ class _Epochs:
 
 
 class SegmentScrub:
-    """One walk. Made on the loop; `step` runs in a thread until `done`."""
+    """One scan over a segment. Created on the event loop; `step` runs in a thread until `done`."""
 
     def __init__(self, log: PartitionLog, segment: Segment, *, again: bool = False) -> None:
-        """`again`: read through the log's own handle, which keeps to the segment's file whatever takes its name."""
+        """`again`: read through the log's own file handle, which stays at this file even if it is renamed."""
         following = log.segment_after(segment)
         self.log = log
         self.segment = segment
@@ -115,7 +116,7 @@ class SegmentScrub:
 
     @property
     def current(self) -> bool:
-        """Whether the log still has what is read: on the loop."""
+        """Whether the segment is still part of the log. On the event loop."""
         log, segment = self.log, self.segment
         unchanged = log.truncations == self._truncations and not log.dropped and not segment.deleted
         return unchanged and any(each is segment for each in log.segments)
@@ -178,7 +179,7 @@ class SegmentScrub:
             self._checked(self._position, header, crc)
 
     def _checked(self, position: int, header: BatchHeader, crc: int) -> bool:
-        """Whether the batch is good; then the walk goes on behind it."""
+        """Whether the batch is good; then the scan continues after it."""
         problem = BAD_CHECKSUM if crc != header.crc else self._misplaced(position, header)
         if problem:
             self._damaged(position, header, problem)
@@ -198,7 +199,7 @@ class SegmentScrub:
         return ""
 
     def _moved(self, position: int, header: BatchHeader) -> bool:
-        """Whether what is behind a batch goes on as if there were no gap before it."""
+        """Whether the batches after it continue as if there were no gap before it."""
         without_gap = self._next_offset + header.last_offset_delta + 1
         behind = position + header.size
         if behind >= self._size:
@@ -208,7 +209,7 @@ class SegmentScrub:
     # -- behind damage ---------------------------------------------------------------------------------------
 
     def _damaged(self, position: int, header: BatchHeader | None, problem: str) -> None:
-        """Note it, and go on at the next whole batch."""
+        """Note the damage, and continue at the next whole batch."""
         end, offset = self._size, self.end_offset
         stated = position + header.size if header is not None else position
         bounds = Bounds(self._size, self._next_offset, self.end_offset)
@@ -225,15 +226,15 @@ class SegmentScrub:
 
 
 class Patch(NamedTuple):
-    """Bytes to put over others in a file of batches."""
+    """Bytes that overwrite others in a file of batches."""
 
     position: int
     data: bytes
 
 
 def prepare(log: PartitionLog, segment: Segment, found: Sequence[Found]) -> list[Patch]:
-    """Keep the damaged bytes aside, and name their offsets in the manifest: durable on return. Returns the headers that
-    are to stand there. Blocks; for a thread."""
+    """Quarantine the damaged bytes, and write their offsets to the manifest as missing: durable on return. Returns the
+    headers that replace them. Blocks; for a thread."""
     patches = []
     for each in found:
         if each.end - each.start >= HEADER_BYTES:
@@ -244,13 +245,13 @@ def prepare(log: PartitionLog, segment: Segment, found: Sequence[Found]) -> list
 
 
 def name(log: PartitionLog, found: Sequence[Found]) -> None:
-    """Name the offsets of what is damaged in the manifest. Durable on return."""
+    """Write the damaged offsets to the manifest as missing. Durable on return."""
     ranges = [each.offsets for each in found if each.offsets[0] < each.offsets[1]]
     log.manifest.lose(log, ranges)
 
 
 def _empty_batch(log: PartitionLog, segment: Segment, found: Found) -> bytes:
-    """The header of a batch without records that is as long as the damaged stretch, and holds its offsets."""
+    """The header of an empty batch with the length and the offsets of the damaged bytes."""
     first, end = found.offsets
     length = found.end - found.start - LENGTH_OVERHEAD
     behind_crc = (0, end - first - 1, NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER, -1, -1, 0)
@@ -262,7 +263,7 @@ def _empty_batch(log: PartitionLog, segment: Segment, found: Found) -> bytes:
 
 
 def apply(log: PartitionLog, segment: Segment, found: Sequence[Found], patches: Sequence[Patch]) -> None:
-    """Let nobody read what is damaged from now on. On the loop, if the segment is still the log's."""
+    """Make the damaged bytes unreadable. On the event loop, if the segment is still part of the log."""
     damage.mark_missing(log, [each.offsets for each in found])
     for patch in patches:
         log.disk.overwrite(segment.log.path, patch.data, patch.position)
@@ -282,7 +283,7 @@ def derived_damage(log: PartitionLog, claim: SegmentClaim) -> list[str]:
 
 
 def rebuild_derived(log: PartitionLog, segment: Segment, wrong: Sequence[str], truncations: int) -> None:
-    """Make them anew from the batches, and claim them as they are then. Blocks; for a thread."""
+    """Rebuild them from the batches, and claim the new ones. Blocks; for a thread."""
     if any(not path.endswith(TXNINDEX_SUFFIX) for path in wrong):
         _rebuild_indexes(log, segment)
     if any(path.endswith(TXNINDEX_SUFFIX) for path in wrong):
@@ -304,7 +305,7 @@ def _rebuild_indexes(log: PartitionLog, segment: Segment) -> None:
 
 
 def take_up(log: PartitionLog, segment: Segment, wrong: Sequence[str]) -> None:
-    """Derived files were made anew: what was read from the old ones is forgotten. On the loop."""
+    """Derived files were rebuilt: forget what was loaded from the old ones. On the event loop."""
     segment.drop_indexes()
     segment.offsets.close()
     segment.times.close()

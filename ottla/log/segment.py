@@ -47,7 +47,7 @@ def file_stem(directory: str, base_offset: int) -> str:
 
 class Reader(Protocol):
     kept: File | None
-    """What to read from when the segment's file has no name any more."""
+    """The file to read from after the segment's file was removed."""
 
 
 class IndexClaims(Protocol):
@@ -56,7 +56,7 @@ class IndexClaims(Protocol):
 
 
 class Segment:
-    """The batches from `base_offset` up to the next segment's."""
+    """The batches from `base_offset` up to the next segment."""
 
     __slots__ = (
         "_disk", "_index_entries_max", "_index_interval_bytes", "_max_timestamp", "_max_timestamp_offset", "awake",
@@ -74,7 +74,7 @@ class Segment:
         self.size = self.log.size()
         self.created_ms = created_ms
         self.deleted = False
-        self.readers: WeakSet[Reader] | None = None  # those who have not read yet what they were promised
+        self.readers: WeakSet[Reader] | None = None  # readers with slices that are not loaded yet
         self.read_failed = False  # the device has refused to give some of it
         self.claims: IndexClaims | None = None  # what the index files must be
         self._max_timestamp: int | None = None
@@ -91,7 +91,7 @@ class Segment:
             self.forget_all()
 
     def forget_all(self) -> None:
-        """It is empty, and so are its indexes."""
+        """The segment is empty, and so are its indexes."""
         self.offsets.replace(array("i"), array("i"))
         self.times.replace(array("q"), array("i"))
         self._max_timestamp = NO_TIMESTAMP
@@ -161,7 +161,7 @@ class Segment:
         return len(self.offsets) >= self._index_entries_max
 
     def seal(self) -> None:
-        """Write the indexes out; the last time entry tells the largest timestamp from now on."""
+        """Write the indexes. The last entry of the time index then has the largest timestamp."""
         self.load_indexes()
         self.load_max_timestamp()
         self.times.add(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
@@ -173,16 +173,16 @@ class Segment:
         return self.offsets.unsynced() + self.times.unsynced() if self.size else []
 
     def create(self) -> None:
-        """Make the file now, empty: its name says where the log ends."""
+        """Create the empty file: its name has the log end."""
         self.log.append(b"")
 
     def create_indexes(self) -> None:
-        """Make their files, empty: the first batch is about to be appended."""
+        """Create the empty index files before the first append."""
         self.offsets.create()
         self.times.create()
 
     def renew_indexes(self) -> None:
-        """Bring their files up to indexes that were rebuilt."""
+        """Write rebuilt indexes to their files."""
         self.offsets.renew(wanted=self.size > 0)
         self.times.renew(wanted=self.size > 0)
 
@@ -238,7 +238,7 @@ class Segment:
             self._max_timestamp = last[0]
 
     def known_before(self, timestamp: int) -> int:
-        """An offset before which no record is as late as `timestamp`, as near as the time index knows."""
+        """An offset before which every record is earlier than `timestamp`, as close as the time index has it."""
         entry = self.times.floor(timestamp)
         return self.base_offset + entry[1] if entry is not None and self._has_entry(entry) else self.base_offset
 
@@ -249,7 +249,7 @@ class Segment:
         return header is not None and header.max_timestamp == timestamp and header.last_offset == offset
 
     def _scan_max_timestamp(self) -> None:
-        """The last time entry, and whatever was appended behind it."""
+        """The largest timestamp: of the last time index entry, and of later batches."""
         last = self.times.last()
         timestamp, offset = NO_TIMESTAMP, self.base_offset
         position = 0
@@ -264,14 +264,14 @@ class Segment:
         self._max_timestamp = timestamp
 
     def _header_of(self, offset: int) -> BatchHeader | None:
-        """The header of the batch that holds `offset`, or of the first one behind it."""
+        """The header of the batch with `offset`, or of the next batch."""
         position = self.find(offset)
         if position < 0:
             return None
         return next(headers(self.log, position, self.size), (0, None))[1]
 
     def load_indexes(self) -> None:
-        """From their files, or from the log where those are missing or damaged."""
+        """Load the indexes from their files, or from the log if those are missing or damaged."""
         if self.offsets.loaded and self.times.loaded:
             return
         offsets_crc = times_crc = None
@@ -289,7 +289,8 @@ class Segment:
             self.rebuild_indexes()
 
     def rebuild_indexes(self) -> None:
-        """From the batch headers. In memory only: the files follow at the next seal, from the loop."""
+        """Rebuild the indexes from the batch headers. In memory only: the files are written when the segment is
+        closed."""
         self.adopt(self.build_indexes(self._index_interval_bytes or LogConfig().index_interval_bytes))
 
     def build_indexes(self, interval_bytes: int) -> IndexBuilder:
@@ -330,7 +331,7 @@ class Segment:
             return self.find(offset)
 
     def _walk(self, position: int, end: int, offset: int, wait: bool, entry_offset: int = _NEVER) -> int:
-        """From batch to batch. The index pointed at the first: it begins no later than the entry says."""
+        """Scan from batch to batch, from the position in the index."""
         read = self.log.pread if wait else self.log.pread_nowait
         base, step = self.base_offset, _STEP
         while end - position >= HEADER_BYTES:
@@ -382,10 +383,8 @@ class Segment:
     # -- leaving ---------------------------------------------------------------------------------------------
 
     def delete(self, *, indexes: bool = True) -> None:
-        """Out of the log's sight at once, off the disk later (`unlink`): readers may still be at it.
-
-        Indexes may keep their names if no other segment takes its own: without a log they mean nothing.
-        """
+        """Rename the file at once, and remove it later (`unlink`): a reader may still use it. Indexes may keep their
+        names if no other segment gets the same base offset: without a log file they are ignored."""
         deleted = self.log.path + DELETED_SUFFIX
         if self._disk.exists(self.log.path):
             self.log.rename(deleted)
@@ -398,7 +397,7 @@ class Segment:
             self.times.rename_deleted()
 
     def hold(self, reader: Reader) -> None:
-        """Somebody will read on, though it be deleted meanwhile."""
+        """Keep the file for a reader, even if the segment is deleted meanwhile."""
         if self.readers is None:
             self.readers = WeakSet()
         self.readers.add(reader)
@@ -407,7 +406,7 @@ class Segment:
         assert self.deleted
         readers = list(self.readers or ())
         if readers:
-            with suppress(StorageFault):  # then they are told when they read on
+            with suppress(StorageFault):  # then the reader gets the error
                 kept = self.log.keep()
                 for reader in readers:
                     reader.kept = kept

@@ -25,11 +25,11 @@ T = TypeVar("T")
 BASE_OFFSET_BYTES = 8
 """A batch begins with its base offset."""
 SMALL_BYTES_MAX = 4096
-"""Up to so many bytes, the base offset behind them is read with them: a second read would cost as much again."""
+"""Up to this size, the next base offset is read together with the slice: a second read would cost as much again."""
 
 
 class Slice:
-    """From the batch that holds `offset` on; `position` and `length` are final once `placed`."""
+    """The batches from `offset` on; `position` and `length` are final once `placed`."""
 
     __slots__ = (
         "__weakref__", "_bytes_max", "_end_offset", "_limit", "_log", "_tail", "_tail_bytes", "_truncations",
@@ -66,7 +66,7 @@ class Slice:
         return self.position >= 0
 
     def place(self, start_hint: int = -1, end_hint: int = -1, *, wait: bool = False) -> bool:
-        """Find the bytes. False when that would take waiting for the device. Hints are about the active segment."""
+        """Find the position and length. False: that needs a read from the device. Hints are for the active segment."""
         position = start_hint if start_hint >= 0 else self._find_start(wait)
         if position < 0:
             return False
@@ -105,8 +105,8 @@ class Slice:
         return segment.size if position == NOT_HERE else position
 
     def _cut(self, position: int, wait: bool) -> int:
-        """Where to end when not all may be sent: at the end of a batch, so that none is sent in part. At `position`
-        when not even the first one fits, unless that is to come whole."""
+        """The end of the slice if not everything may be sent: the end of a batch. `position` if not even the first
+        batch fits, unless the first one must be sent whole."""
         segment = self.segment
         if not segment.offsets.loaded:
             if not wait:
@@ -118,7 +118,7 @@ class Slice:
         return segment.end_of_batches(position, self._bytes_max, whole_first=self._whole_first_batch, wait=wait)
 
     def leave_out(self) -> None:
-        """There is something to read, and no room for it."""
+        """The response has no room for this slice."""
         self.position = self.length = 0
 
     def fit(self, bytes_max: int, *, whole_first_batch: bool) -> int:
@@ -135,8 +135,8 @@ class Slice:
         return self.length
 
     def end_offset(self) -> int:
-        """The offset behind the last batch, known without reading the batches; in a compacted log it may be that of the
-        next batch. On the loop only."""
+        """The next offset after the last batch, without reading the batches; in a compacted log it may be that of the
+        next batch. On the event loop only."""
         if self._end_offset >= 0:
             return self._end_offset
         if self.reaches_limit and self.segment is self._tail:
@@ -186,8 +186,8 @@ class Slice:
 
     @property
     def may_wait(self) -> bool:
-        """Whether it may be part of an answer unread. Not where the device has refused to give something before: then
-        the client is told so, instead of losing its connection again and again."""
+        """Whether it may be added to a response before it is loaded. Not after a read error of the device: then the
+        client gets an error, instead of losing its connection repeatedly."""
         return not self.segment.read_failed
 
     def read_into(self, start: int, buffer: memoryview) -> int | None:
@@ -216,13 +216,12 @@ class Slice:
         return self.segment.log if self.kept is None else self.kept
 
     def check(self) -> None:
-        """Refused when other bytes may stand where it was placed."""
+        """Refused if the log was truncated or replaced at its position."""
         if self._log.truncations != self._truncations or self._log.dropped:
             raise self._lost()
 
     def _though_deleted(self, read: Callable[[], T]) -> T:
-        """Read; again if the segment was deleted between our looking at its file and reading it: for a while the file
-        goes by another name."""
+        """Read, and once more if the segment was renamed meanwhile because it is being deleted."""
         while True:
             file = self._file
             try:

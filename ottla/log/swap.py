@@ -42,7 +42,7 @@ class Swap:
         self._swap_path = f"{self._stem}.log{SWAP_SUFFIX}"
 
     def begin(self) -> bool:
-        """Announce it, if the log still has what it was made from. False: it is off, and its files are gone."""
+        """Begin the swap, if the log still has the old segments. False: it is cancelled, and its files are removed."""
         log = self._log
         assert log.swap is None
         bases = [source.base_offset for source in self._cleaned.sources]
@@ -74,7 +74,7 @@ class Swap:
             self._claim(log, self._fresh)
 
     def _claim(self, log: PartitionLog, fresh: Segment) -> None:
-        """The new segment has its name, on the device: the manifest may name it."""
+        """The new segment has its name, durably: the manifest may claim it."""
         truncations = self._truncations
         for kind in _INDEXES:
             if log.disk.exists(f"{self._stem}.{kind}"):
@@ -83,10 +83,8 @@ class Swap:
         log.manifest.add(log, [claim], lambda: not fresh.deleted and log.truncations == truncations and not log.dropped)
 
     def finish(self) -> list[Segment] | None:
-        """Take the new segment into the log. Returns the old ones, to be unlinked later; None if it was off.
-
-        After a StorageFault it can be tried again, and until then the log goes on with the old ones.
-        """
+        """Put the new segment into the log. Returns the old ones, to be deleted later; None if the swap was cancelled.
+        After a StorageFault it can be tried again; until then the log uses the old ones."""
         log, disk = self._log, self._log.disk
         if log.swap is not self:
             return None
@@ -113,8 +111,8 @@ class Swap:
         return old
 
     def settle(self) -> list[Segment]:
-        """The log is about to lose something, and the swap may be half-way: then there is no way back, and recovery
-        would finish it whatever became of the log. Blocks. Returns the old segments, to be unlinked."""
+        """The log is about to remove records, and the swap may be half done: then it must be completed, because
+        recovery would complete it in any case. Blocks. Returns the old segments, to be deleted."""
         if not self._old_are_going:
             return []
         old = self.finish()
@@ -123,10 +121,8 @@ class Swap:
         return old
 
     def abandon(self) -> None:
-        """The log has changed, or nobody waits for it any more: nothing may come of it, not even after a crash.
-
-        Too late when it has begun to take the old segments' place: then the new one is all there is.
-        """
+        """Cancel the swap, also for recovery after a crash: the log has changed, or the cleaner was stopped. Not
+        possible once it has begun to replace the old segments."""
         if self._old_are_going:
             return
         if self._log.swap is self:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SyncJob:
-    """What has to reach the device for the log to be durable up to `offset`. `run` may run in a thread."""
+    """The files to flush for a log that is durable up to `offset`. `run` may run in a thread."""
 
     __slots__ = ("_closed_segments", "_files", "_log", "epochs", "made_files", "offset", "truncations")
 
@@ -45,7 +45,7 @@ class SyncJob:
                 raise
 
     def finish(self) -> None:
-        """It has run: raise the recovery point, unless a truncation has overtaken it."""
+        """The job has run: raise the recovery point, unless the log was truncated meanwhile."""
         log = self._log
         if self.truncations != log.truncations:
             return
@@ -74,7 +74,7 @@ class SyncJob:
             self._claim(log)
 
     def _claim(self, log: PartitionLog) -> None:
-        """The segments were sealed, and now the device has them: the manifest may name them."""
+        """Claim the closed segments in the manifest: they are flushed."""
         claims = [
             claim_of(log.disk, log.path, segment.base_offset, end, segment.size, txnindex_crc)
             for segment, end, txnindex_crc in self._closed_segments
@@ -84,7 +84,7 @@ class SyncJob:
 
 
 def prepare(log: PartitionLog, offset: int, *, closed_only: bool) -> SyncJob | None:
-    """What makes the log durable up to `offset`, its end or the start of its active segment; None when it is."""
+    """The flush job for `offset`, the log end or the base offset of the active segment; None: it is durable already."""
     if offset <= log.recovery_point and (closed_only or not log.epochs.dirty or not log.disk.exists(log.path)):
         return None  # the directory is made by the first append, and until then there is nothing to keep
     files: list[tuple[Segment, Unsynced]] = []
@@ -112,7 +112,7 @@ def prepare(log: PartitionLog, offset: int, *, closed_only: bool) -> SyncJob | N
 
 
 def close(log: PartitionLog) -> None:
-    """Make everything durable, and have the manifest claim it as a clean stop leaves it. Blocks."""
+    """Flush everything, and claim it in the manifest as after a clean stop. Blocks."""
     if log.log_end > log.log_start:
         if log.log_end not in log.snapshots.offsets:
             log.snapshots.write(log.log_end, log.producers)

@@ -39,7 +39,7 @@ INDEXES_LOADED_MAX = 2
 
 
 class Guard:
-    """Somebody is about to begin a transaction here. Compared by identity."""
+    """A guard for the first append of a transaction (KIP-890). Compared by identity."""
 
     __slots__ = ("producer_epoch", "producer_id")
 
@@ -67,8 +67,8 @@ class Transactions:
         rebuild: Callable[[int], None] | None = None,
         trusted: Callable[[int], bool] | None = None,
     ) -> None:
-        """`rebuild` makes the index of the segment with that base offset anew, from the log; `trusted` says whether its
-        file is what the manifest says."""
+        """`rebuild` rebuilds the transaction index of the segment with that base offset from the log; `trusted` says
+        whether its file is the one in the manifest."""
         self._disk = disk
         self._path = path
         self._producers = producers
@@ -80,16 +80,16 @@ class Transactions:
         self._bases: Sequence[int] = ()
         self._guards: dict[int, Guard] = {}
         self.lost: tuple[LostEnd, ...] = ()
-        """Those that were aborted, and whose marker the log has lost (`undecided`)."""
+        """Aborted transactions whose marker is lost (`undecided`)."""
         self.undecided: tuple[LostEnd, ...] = ()
-        """Those that may have ended in a range that the log has lost."""
+        """Transactions that may have ended in a lost range."""
 
     # -- the log moves -----------------------------------------------------------------------------------------
 
     def record(
         self, header: BatchHeader, batch: Buffer, base_offset: int, now_ms: int, *, segment_base: int | None = None
     ) -> None:
-        """A batch of a producer stands in the log, in the active segment unless told. Checks nothing."""
+        """Record a batch of a producer that is in the log; by default in the active segment. Checks nothing."""
         attributes = header.attributes
         if not attributes & TRANSACTIONAL:
             self._producers.record(header, base_offset, now_ms)
@@ -105,7 +105,7 @@ class Transactions:
                 self._add_aborted(header.producer_id, first_offset, base_offset, base)
 
     def replay(self, header: BatchHeader, batch: Buffer, now_ms: int) -> None:
-        """As `record`, for a batch whose entry in an index is there already."""
+        """As `record`, for a batch that is in a transaction index already."""
         if not header.attributes & CONTROL:
             self.record(header, batch, header.base_offset, now_ms)
         else:
@@ -136,7 +136,7 @@ class Transactions:
         index.add(AbortedTransaction(producer_id, first_offset, marker_offset, last_stable))
 
     def load(self) -> None:
-        """The producers were read from a snapshot: what they have open is what is open."""
+        """Producer state was loaded from a snapshot: its open transactions are open."""
         starts = [
             (producer.transaction_start, producer_id)
             for producer_id, producer in self._producers.items()
@@ -146,7 +146,7 @@ class Transactions:
         self._guards.clear()
 
     def look_for(self, base_offset: int) -> None:
-        """Look whether the segment has an index on disk."""
+        """Check whether the segment has a transaction index on disk."""
         stem = file_stem(self._path, base_offset)
         if self._disk.exists(stem + SUFFIX):
             self._indexes[base_offset] = TransactionIndex(self._disk, stem, found=True)
@@ -154,7 +154,7 @@ class Transactions:
             self._indexes.pop(base_offset, None)
 
     def has_index(self, base_offset: int) -> bool:
-        """Whether transactions that were aborted ended in the segment."""
+        """Whether aborted transactions ended in the segment."""
         return base_offset in self._indexes
 
     def keep_index(self, base_offset: int) -> None:
@@ -163,7 +163,7 @@ class Transactions:
             return
 
     def index_crc(self, base_offset: int) -> int | None:
-        """What the manifest may claim of a segment's index; None: nothing is known of it but the file."""
+        """The checksum of a segment's transaction index for the manifest; None: only the file has it."""
         index = self._indexes.get(base_offset)
         return NO_CRC if index is None else index.crc
 
@@ -175,7 +175,7 @@ class Transactions:
             del self._indexes[base]
 
     def begin_again(self, base_offset: int) -> None:
-        """The segment is read anew, and so its index is made anew."""
+        """The segment is read again, and its transaction index is rebuilt."""
         index = self._indexes.get(base_offset)
         if index is None:
             index = self._indexes[base_offset] = TransactionIndex(self._disk, file_stem(self._path, base_offset))
@@ -189,19 +189,20 @@ class Transactions:
             del self._indexes[base_offset]
 
     def prepare_replacement(self, base_offset: int, entries: list[AbortedTransaction]) -> None:
-        """The segment is about to give way to a compacted one, and these are the entries of what is left. Durable on
-        return. Until `replace` the log has what was aborted there, and its readers hear of it from memory."""
+        """The segment is about to be replaced by a compacted one with these entries. Durable on return. Until
+        `replace`, readers use the old entries, from memory."""
         if base_offset in self._indexes:
             next(self._entries_from(base_offset), None)
         if base_offset in self._indexes or entries:
             transaction_index.write(self._disk, file_stem(self._path, base_offset) + SUFFIX, entries)
 
     def replace(self, base_offset: int) -> None:
-        """The compacted segment is in its place."""
+        """The compacted segment has replaced it."""
         self.look_for(base_offset)
 
     def truncate(self, log_end: int) -> None:
-        """What ended behind the log end has not. Open ones follow from the producers (`load`, `replay`)."""
+        """After a truncation, transactions that ended after the log end are open again. The open ones follow from
+        producer state (`load`, `replay`)."""
         self.adopt(self._bases)
         last = self._indexes.get(self._bases[-1])
         if last is not None:
@@ -215,7 +216,7 @@ class Transactions:
         return [] if index is None else index.unsynced()
 
     def release_memory(self, high_watermark: int) -> None:
-        """Give back the entries of all but the last segments, and what is settled: for housekeeping."""
+        """Free the entries of all but the last segments, and of ended transactions: for housekeeping."""
         self._forget_settled(high_watermark)
         for base in sorted(self._indexes)[:-INDEXES_LOADED_MAX]:
             self._indexes[base].release_memory()
@@ -228,8 +229,8 @@ class Transactions:
         return dict(self._open)
 
     def decided_limit(self, offset: int, limit: int) -> int:
-        """Up to where a reader of committed records who begins at `offset` may be served. Refused if it is not known
-        what became of that."""
+        """The end of a `read_committed` read that begins at `offset`. Refused if the outcome of a transaction there is
+        not known."""
         for each in self.undecided:
             if offset < each.first_offset:
                 limit = min(limit, each.first_offset)
@@ -243,13 +244,13 @@ class Transactions:
 
     @property
     def first_unstable(self) -> int | None:
-        """Where the oldest open transaction began."""
+        """The first offset of the oldest open transaction."""
         for first_offset in self._open.values():
             return first_offset
         return None
 
     def last_stable(self, high_watermark: int) -> int:
-        """Up to where everything is decided, and committed."""
+        """Last stable offset: every transaction before it has ended, and its marker is committed."""
         self._forget_settled(high_watermark)
         limit = high_watermark
         for first_offset in self._open.values():
@@ -301,14 +302,14 @@ class Transactions:
             yield from entries
 
     def aborted_before(self, end: int) -> list[AbortedTransaction]:
-        """All that began before `end`: what compaction must know."""
+        """The aborted transactions that began before `end`, for compaction."""
         lost = [AbortedTransaction(*each, each.last_offset) for each in self.lost if each.first_offset < end]
         return lost + [entry for entry in self._entries_from(0) if entry.first_offset < end] if self._indexes else lost
 
     # -- who may write -----------------------------------------------------------------------------------------
 
     def guard(self, producer_id: int, epoch: int) -> Guard | None:
-        """To be shown with the append, if the coordinator agrees; None: there is nothing to ask it."""
+        """The guard for the append after the coordinator has agreed; None: no verification is needed."""
         if self._has_open(producer_id, epoch):
             return None
         known = self._guards.get(producer_id)
@@ -325,7 +326,7 @@ class Transactions:
         return producer is not None and producer.transaction_start != NO_OFFSET and producer.epoch == epoch
 
     def holds(self, guard: Guard) -> bool:
-        """Whether no marker was written since it was taken."""
+        """Whether the guard is valid: no marker was written since it was taken."""
         return self._guards.get(guard.producer_id) is guard
 
     def check_append(self, header: BatchHeader, guard: Guard | None) -> None:
@@ -336,7 +337,7 @@ class Transactions:
             raise Refused(ErrorCode.invalid_txn_state, f"producer {header.producer_id} is inside a transaction")
 
     def check_within(self, producer_id: int, epoch: int, guard: Guard | None) -> None:
-        """Whether the producer may write, within its transaction."""
+        """Whether the producer may append within its transaction."""
         if self._has_open(producer_id, epoch):
             return
         producer = self._producers.get(producer_id)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def truncate(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
-    """Drop what lies at `offset` or behind, which is not before the first segment. See `truncate_to`."""
+    """Remove everything from `offset` on, which is not before the first segment. See `truncate_to`."""
     replaced = log.settle_swap()
     kept = bisect_right(log.segments, offset, key=lambda segment: segment.base_offset)
     cut, dropped = log.segments[kept - 1], log.segments[kept:]
@@ -53,7 +53,7 @@ def truncate(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
 
 
 def begin_anew(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
-    """Drop everything. See `truncate_fully_and_start_at`."""
+    """Remove everything. See `truncate_fully_and_start_at`."""
     log.make_directory()
     replaced = log.settle_swap()
     if log.swap is not None:
@@ -76,7 +76,7 @@ def begin_anew(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
 
 
 def settle(log: PartitionLog, now_ms: int) -> None:
-    """The file was cut at the log end: make that durable, and then all that follows from it."""
+    """The file was truncated at the log end: flush it, then adjust everything that depends on it."""
     if log.disk.exists(log.active.log.path):
         log.active.log.sync()
     log.snapshots.truncate(log.log_end)
@@ -116,7 +116,7 @@ def _cut_last(log: PartitionLog, position: int, offset: int) -> None:
 
 
 def _replace_only(log: PartitionLog, offset: int, now_ms: int) -> None:
-    """The log's only segment goes, and an empty one at `offset` takes its place."""
+    """Replace the only segment by an empty one at `offset`."""
     segment = log.active
     try:
         segment.delete()
@@ -139,9 +139,9 @@ def end_at(log: PartitionLog, offset: int) -> None:
 
 
 def quarantine(log: PartitionLog, now_ms: int) -> int:
-    """Another replica leads, and has what is missing here: what is behind the first missing offset is quarantined and
-    copied anew; with the whole segment that it is in, if that is damaged in its middle. Durable on return.
-    Returns where the log ends. After a StorageFault it is to be tried again, unless the log is not damaged any more."""
+    """The leader has the records that are missing here: quarantine everything after the first missing offset, to be
+    copied again; with the whole segment, if it is damaged in its middle. Durable on return. Returns the log end. After
+    a StorageFault it must be tried again, unless the log is not damaged any more."""
     assert log.damage is not None
     first, end = log.damage.missing[0]
     start = max(_last_whole(log, first), log.log_start)
@@ -168,8 +168,8 @@ def quarantine(log: PartitionLog, now_ms: int) -> int:
 
 
 def quarantine_tail(log: PartitionLog, offset: int) -> list[str]:
-    """The log is about to be cut at `offset`: copy what is behind it. Durable on return. Returns the names of the
-    copies. Blocks; for a thread."""
+    """The log is about to be truncated to `offset`: copy the rest. Durable on return. Returns the names of the copies.
+    Blocks; for a thread."""
     kept = []
     for segment in list(log.segments):
         position = 0 if segment.base_offset >= offset else segment.find(offset)
@@ -181,7 +181,7 @@ def quarantine_tail(log: PartitionLog, offset: int) -> list[str]:
 
 
 def _quarantine_segment(log: PartitionLog, segment: Segment) -> None:
-    """Unless that is done: the disk may have refused half of it before."""
+    """Quarantine a segment, unless that is done: the disk may have refused half of it before."""
     segment.close()
     if segment.size and log.disk.exists(segment.log.path):
         quarantine_file(log.disk, segment.log.path)
@@ -195,7 +195,7 @@ def _quarantine_segment(log: PartitionLog, segment: Segment) -> None:
 
 
 def _last_whole(log: PartitionLog, missing: int) -> int:
-    """Where the last segment before a missing offset ends, if it ends with a whole batch; else where it begins."""
+    """The end of the last segment before a missing offset, if it ends with a whole batch; otherwise its base offset."""
     before = [segment for segment in log.segments if segment.base_offset < missing and segment.size]
     if not before:
         return missing
