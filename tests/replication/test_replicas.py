@@ -179,7 +179,7 @@ def test_a_topic_that_takes_the_name_of_a_deleted_one_takes_no_record_before_che
     assert all(read_offsets(disk, DATA, name) == {} for name in CHECKPOINTS)
 
 
-@pytest.mark.parametrize("tombstones", [(), (topic().id,)], ids=["set aside", "removed"])
+@pytest.mark.parametrize("tombstones", [(), (topic().id,)], ids=["renamed", "removed"])
 def test_a_topic_that_takes_the_name_of_one_deleted_while_the_broker_was_away_begins_at_0(replicas, disk, tombstones):
     replicas.host(topic())
     write_and_delete_ten(replicas)

@@ -118,7 +118,7 @@ def program(pipeline: Pipeline) -> str:
     for sink in pipeline.sinks.values():
         text += "\n" + "\n".join(_query(pipeline, sink)) + "\n\n"
     for query, source in graph.dead_letters(pipeline).items():
-        text += "\n" + "\n".join(_dead_letter_query(pipeline, query, pipeline.sources[source])) + "\n\n"
+        text += "\n" + "\n".join(_dead_letters_query(pipeline, query, pipeline.sources[source])) + "\n\n"
     names = [*graph.dead_letters(pipeline), *graph.ordered_sinks(pipeline)]
     sinks = ", ".join(f"{_text(name)}: to_{name}" for name in names)
     return text + FOOT.format(sinks=sinks, name=_text(pipeline.name))
@@ -233,7 +233,7 @@ def _read_span(source: Source, span: Span) -> str:
     return f"frame = spark.read.format({_text(source.format)}).options(**{_mapping(options)}).load()"
 
 
-def _dead_letter_query(pipeline: Pipeline, query: str, source: Source) -> Iterable[str]:
+def _dead_letters_query(pipeline: Pipeline, query: str, source: Source) -> Iterable[str]:
     """Values that do not fit go on as they are, with where they come from in their headers."""
     assert source.dead_letters is not None
     marks = [("topic", "topic"), ("partition", "cast(partition as string)"), ("offset", "cast(offset as string)")]
