@@ -86,7 +86,7 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
     log.log_start = evidences.start_of(log, log_start, missing)
     if claimed is None:
         log.given_up = evidences.unproven_before(log.log_start, evidence, began)
-    log_end = _trusted_end(log) if clean else None
+    log_end = _trusted_end(log, evidence.closed_end) if clean else None
     if log_end is not None:
         log.manifest.closed_cleanly = True
         log.log_end = log_end
@@ -197,9 +197,9 @@ def _check_batches(log: PartitionLog, segment: Segment) -> None:
     damage.lose(log, ranges, ends)
 
 
-def _trusted_end(log: PartitionLog) -> int | None:
+def _trusted_end(log: PartitionLog, closed_end: int) -> int | None:
     """Where the log ends, judged by the last batches of its last segment; None when they are not whole, or end
-    elsewhere than the manifest says of a file of this size."""
+    elsewhere than the manifest says of a file of this size, or behind the end that the mark of the clean stop has."""
     segment = log.active
     if not segment.size:
         return segment.base_offset
@@ -218,7 +218,7 @@ def _trusted_end(log: PartitionLog) -> int | None:
     active = None if claimed is None else claimed.active
     if active is not None and (active.base_offset, active.size) == (segment.base_offset, segment.size):
         return log_end if log_end == active.end_offset else None
-    return log_end
+    return None if NOT_KNOWN < closed_end < log_end else log_end
 
 
 def _read_epochs(log: PartitionLog, clean: bool, notes: list[str]) -> LeaderEpochs | None:

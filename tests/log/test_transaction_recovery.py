@@ -151,6 +151,24 @@ def test_any_one_file_that_is_damaged_shows_nobody_what_was_aborted(data):
     assert set(read_committed(again)[0].values()) <= set(shown.values()), "less than before is shown"
 
 
+@pytest.mark.parametrize("bit", range(8))
+def test_no_bit_of_the_last_offsets_moves_the_end_of_a_log_without_a_manifest(bit):
+    disk, _, end = closed()
+    name = max(name for name in disk.listdir(PATH) if name.endswith(".log"))
+    content = disk.read(f"{PATH}/{name}")
+    for position, _ in batches(content):
+        for at in range(position, position + 8):
+            disk, committed, end = closed()
+            values = {value: offset for offset, value in read_committed(opened(disk, end, clean=True))[0].items()}
+            disk, committed, end = closed()
+            disk.remove(f"{PATH}/{FILE_NAME}")
+            disk.overwrite(f"{PATH}/{name}", bytes([content[at] ^ 1 << bit]), at)
+            log = opened(disk, end, clean=True)
+            scrub(log)
+            assert log.log_end == end
+            check(log, committed, values)
+
+
 def test_a_marker_whose_length_is_damaged_does_not_go_from_the_index_that_is_rebuilt_without_a_manifest():
     disk, committed, end = closed()
     *_, last = opened(disk, end, clean=True).segments
