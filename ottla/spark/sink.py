@@ -22,7 +22,7 @@ from ottla.spark import clients, exactly_once, fencing
 from ottla.spark.exactly_once import TaskCommit, WriteIdentity
 from ottla.spark.options import BadOption, WriteOptions, check_promise, log_notes
 from ottla.spark.tracebacks import short_tracebacks
-from ottla.spark.workers import settle, settling
+from ottla.spark.workers import keep_memory, settle, settling
 from ottla.spark.writers import BATCH_ID, QUERY_ID, MessageCommitter, Messages, current_task
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ class _SinkWriter(MessageCommitter):
         return self.__dict__.copy()
 
     def _write(self, batches: Iterator[pa.RecordBatch], task: TaskContext, identity: WriteIdentity | None) -> Written:
+        keep_memory()
         if identity is not None:
             part = exactly_once.write(self._plan, identity, task.partitionId(), batches)
             return Written(part.content.rows, identity, part)

@@ -6,10 +6,15 @@ write, in the task's and in the one that commits. What is there after the first 
 
 Spark leaves Nagle's algorithm on for a worker's connection to the JVM. The end of an answer that is longer than one TCP
 segment then waits for the JVM's delayed acknowledgement, 40 ms in each micro-batch: TCP_NODELAY ends that.
+
+glibc returns freed memory to the system as soon as there are a few hundred kilobytes of it. A task that writes needs
+and frees some megabytes for each Arrow batch, and the system then has to hand out the same pages again and again: up
+to a sixth of its time. So the memory stays with the worker (`keep_memory`).
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
 import os
@@ -23,6 +28,12 @@ T = TypeVar("T")
 SETTLING: Final = 2
 """So many uses import something: PySpark imports pandas when it passes on what the first has given."""
 
+M_TRIM_THRESHOLD: Final = -1
+M_MMAP_THRESHOLD: Final = -3
+KEPT_BYTES: Final = 64 * 2**20
+MAPPED_BYTES: Final = 32 * 2**20
+"""The largest that glibc takes: what is larger than that is mapped, and unmapped when it is freed."""
+
 _uses = 0
 
 
@@ -33,6 +44,17 @@ def settle() -> None:
         _uses += 1
         gc.freeze()
         answer_at_once()
+
+
+@functools.cache
+def keep_memory() -> None:
+    """Called in workers only, before a task writes. Another C library than glibc goes on as it does."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, TypeError, AttributeError):
+        return
+    mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+    mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 def answer_at_once() -> None:

@@ -236,7 +236,7 @@ def view_batch(batch: Buffer, bytes_max: int) -> tuple[BatchHeader, Buffer]:
     return header, data
 
 
-def seal(header: BatchHeader, records: bytes) -> bytes:
+def seal(header: BatchHeader, records: Buffer) -> bytes:
     """The batch with its length and CRC."""
     length = HEADER_BYTES + len(records) - LENGTH_OVERHEAD
     front = HEADER.pack(*header._replace(length=length, crc=0))

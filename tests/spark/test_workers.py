@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
+import subprocess
+import sys
+from types import SimpleNamespace
 
-from ottla.spark.workers import answer_at_once
+import pytest
+
+from ottla.spark.workers import answer_at_once, keep_memory
+
+FAULTS = """
+import resource
+from ottla.spark.workers import keep_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        kept = [bytearray(1 << 20) for _ in range(4)]
+        del kept
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+given_back = faults()
+keep_memory()
+faults()
+print(given_back, faults())
+"""
 
 
 def nodelay(connection: socket.socket) -> int:
@@ -35,3 +58,15 @@ def test_files_pipes_and_unix_sockets_stay_as_they_are(tmp_path):
         os.close(writing)
         one.close()
         other.close()
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this C library has no mallopt")
+def test_memory_that_a_task_frees_stays_with_the_worker():
+    told = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
+    given_back, kept = map(int, told.split())
+    assert kept * 10 < given_back
+
+
+def test_a_c_library_without_mallopt_is_left_alone(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace())
+    keep_memory.__wrapped__()

@@ -22,12 +22,13 @@ from ottla.errors import ErrorCode
 from ottla.wire.columns.varints import Ints
 from ottla.wire.columns.writing import ROWS_BYTES_MAX, Rows, RowsBatch, bounds_of, cut
 
-BATCH_BYTES: Final = 256 * 1024
+BATCH_BYTES: Final = 512 * 1024
 """Batches of columns are this large at least, however small batch_size is: nobody waits for them to fill."""
 ROWS_MAX: Final = 1 << 17
 
 _MULTIPLIER: Final = np.uint32(0x5BD1E995)
 _SEED: Final = np.uint32(0x9747B28C)
+_FIRST_BYTES: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,30 +86,28 @@ class RowPartitioner:
 def murmur2(keys: pa.Array) -> Any:
     """Of each key, unsigned; of a null it is anything."""
     bounds = bounds_of(keys).astype(np.int64)
-    start, size = bounds[:-1], np.diff(bounds)
-    data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)
-    value = _SEED ^ size.astype(np.uint32)
+    data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)[bounds[0] : bounds[-1]]
+    padded = np.concatenate((data, np.zeros(4, np.uint8)))
+    word_at = np.ndarray(len(data) + 1, "<u4", padded, strides=(1,))  # at any byte, also behind the last one
+    start, size = bounds[:-1] - bounds[0], np.diff(bounds)
     words = size >> 2
-    rows = np.flatnonzero(words)
-    for at in range(int(words.max(initial=0))):
+    value = _SEED ^ size.astype(np.uint32)
+    everyone = int(words.min()) if len(keys) else 0
+    for at in range(everyone):
+        value = value * _MULTIPLIER ^ _mixed(word_at[start + 4 * at])
+    rows = np.flatnonzero(words > everyone)
+    for at in range(everyone, int(words.max(initial=0))):
         rows = rows[words[rows] > at]
-        word = _word(data, start[rows] + 4 * at, 4) * _MULTIPLIER
-        word = (word ^ (word >> np.uint32(24))) * _MULTIPLIER
-        value[rows] = value[rows] * _MULTIPLIER ^ word
-    for left in (1, 2, 3):
-        rows = np.flatnonzero(size & 3 == left)
-        if rows.size:
-            value[rows] = (value[rows] ^ _word(data, start[rows] + 4 * words[rows], left)) * _MULTIPLIER
+        value[rows] = value[rows] * _MULTIPLIER ^ _mixed(word_at[start[rows] + 4 * at])
+    left = size & 3
+    value = np.where(left, (value ^ (word_at[start + 4 * words] & _FIRST_BYTES[left])) * _MULTIPLIER, value)
     value = (value ^ (value >> np.uint32(13))) * _MULTIPLIER
     return value ^ (value >> np.uint32(15))
 
 
-def _word(data: Any, at: Any, size: int) -> Any:
-    """So many bytes at each position, the lowest first."""
-    word = data[at].astype(np.uint32)
-    for byte in range(1, size):
-        word |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
-    return word
+def _mixed(word: Any) -> Any:
+    word = word * _MULTIPLIER
+    return (word ^ (word >> np.uint32(24))) * _MULTIPLIER
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,7 @@ def contents(
         rows = _rows(some, names, now_ms)
         sizes = rows.sizes()
         chosen = _given(some, names, topic, partial(deal.partitions, rows, topic, sizes, batch_bytes))
-        order = np.argsort(chosen, kind="stable")
+        order = np.argsort(chosen.astype(np.uint16) if len(topic.leaders) <= 1 << 16 else chosen, kind="stable")
         if (np.diff(order) != 1).any():
             rows, sizes, chosen = rows.take(order), sizes[order], chosen[order]
         edges = (np.flatnonzero(np.diff(chosen)) + 1).tolist()

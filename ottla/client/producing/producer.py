@@ -192,10 +192,13 @@ class Producer(Client):
             )
             for tp, content in made:
                 await self._offer_batch(tp, content, shipment)
+            driver.wake()
+            await asyncio.sleep(0)  # they leave while the next are made
         shipment.set_result()
         return future
 
     async def _offer_batch(self, tp: TopicPartition, content: BatchContent, shipment: Shipment) -> None:
+        """Requests carry as many batches as fit: what is offered leaves when the driver is woken."""
         if self._transactions is not None:
             self._transactions.check()
         deadline = self._runtime.now() + self._max_block_s
@@ -204,8 +207,6 @@ class Producer(Client):
         ) is not AppendResult.ACCEPTED:
             self._driver.wake()
             await self._wait_for(verdict, tp.topic, tp.partition, deadline)
-        self._driver.wake()
-        await asyncio.sleep(0)  # it leaves while the next is made
 
     # Transactions.
 

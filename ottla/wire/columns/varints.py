@@ -67,13 +67,15 @@ class Varints:
 
     def write(self, rows: npt.NDArray[np.uint8], counts: npt.NDArray[np.bool_], column: int) -> int:
         """Into a table of bytes from this column on; the column behind them."""
-        width = self.width
+        width, everywhere = self.width, int(self.sizes.min(initial=LONG_BYTES_MAX))
         for index in range(width):
             byte = (self._numbers >> np.uint64(7 * index)).astype(np.uint8) & 0x7F
-            if index < width - 1:
+            if index < everywhere - 1:
+                byte |= 0x80
+            elif index < width - 1:
                 byte |= (self.sizes > index + 1).astype(np.uint8) << 7
             rows[:, column + index] = byte
-            counts[:, column + index] = self.sizes > index
+            counts[:, column + index] = True if index < everywhere else self.sizes > index
         return column + width
 
 

@@ -1,8 +1,9 @@
 """From columns to batches: all records are encoded at once, and then split into batches.
 
 A record is a few varints, its key, a varint, its value, its headers. numpy encodes the varints of all records, and
-Arrow joins them row by row with keys and values: the bytes of the joined column are the records one after another.
-Offset and timestamp of a record are relative to its batch, so the batches are planned before (`cut`).
+Arrow takes them row by row with keys and values: the bytes of that column are the records one after another. Rows that
+were brought into another order (`Rows.take`) are copied there, and not before. Offset and timestamp of a record are
+relative to its batch, so the batches are planned before (`cut`).
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class RowsBatch:
             base_sequence=base_sequence,
             record_count=self.count,
         )
-        return seal(header, compress(codec, self.plain, level))
+        return seal(header, self.plain if codec == "none" else compress(codec, self.plain, level))
 
 
 class Rows:
@@ -77,6 +78,7 @@ class Rows:
         self.value = None if value is None else _binary(value)
         self.headers = None if headers is None or headers.null_count == len(headers) else headers
         self.timestamps = timestamps
+        self._order: Ints | None = None  # which row of the columns each is, if not the one at its own place
 
     def __len__(self) -> int:
         return len(self.timestamps)
@@ -84,21 +86,23 @@ class Rows:
     def part(self, start: int, stop: int) -> Rows:
         """Some of the rows; nothing is copied."""
         part = Rows.__new__(Rows)
-        part.key, part.value, part.headers = (
-            None if column is None else column.slice(start, stop - start)
-            for column in (self.key, self.value, self.headers)
-        )
+        part.key, part.value, part.headers, part._order = self.key, self.value, self.headers, None
+        if self._order is not None:
+            part._order = self._order[start:stop]
+        else:
+            part.key, part.value, part.headers = (
+                None if column is None else column.slice(start, stop - start)
+                for column in (self.key, self.value, self.headers)
+            )
         part.timestamps = self.timestamps[start:stop]
         return part
 
     def take(self, order: Ints) -> Rows:
-        """The rows in another order."""
-        indices = pa.array(order)
+        """The rows in another order; no key, value or header is copied."""
         taken = Rows.__new__(Rows)
-        taken.key, taken.value, taken.headers = (
-            None if column is None else column.take(indices) for column in (self.key, self.value, self.headers)
-        )
+        taken.key, taken.value, taken.headers = self.key, self.value, self.headers
         taken.timestamps = self.timestamps[order]
+        taken._order = order if self._order is None else self._order[order]
         return taken
 
     def sizes(self) -> Ints:
@@ -106,9 +110,9 @@ class Rows:
         size = np.full(len(self), NUMBERS_BYTES_MAX, np.int64)
         for column in (self.key, self.value):
             if column is not None:
-                size += np.maximum(_lengths(column), 0)
+                size += np.maximum(self._lengths(column), 0)
         if self.headers is not None:
-            size += _lengths(self._tails())
+            size += self._lengths(self._tails())
         return size
 
     def batches(self, bounds: Sequence[int]) -> Iterator[RowsBatch]:
@@ -119,35 +123,40 @@ class Rows:
         base = self.timestamps[starts]
         highest = np.maximum.reduceat(self.timestamps, starts)
         time_deltas = self.timestamps - np.repeat(base, counts)
-        joined = self._joined(time_deltas, np.arange(len(self)) - np.repeat(starts, counts))
-        ends = bounds_of(joined)
-        data = memoryview(joined.buffers()[2] or b"")
+        data, ends = self._joined(time_deltas, np.arange(len(self)) - np.repeat(starts, counts))
         for at, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True)):
             plain = data[ends[start] : ends[start + count]]
             yield RowsBatch(start, count, int(base[at]), int(highest[at]), plain)
 
-    def _joined(self, timestamp_delta: Ints, offset_delta: Ints) -> pa.Array:
+    def _joined(self, timestamp_delta: Ints, offset_delta: Ints) -> tuple[memoryview, Any]:
+        """All records one after another, and where each begins; the last is the end."""
         count = len(self)
-        key_size = np.full(count, -1) if self.key is None else _lengths(self.key)
-        value_size = np.full(count, -1) if self.value is None else _lengths(self.value)
+        key_size = np.full(count, -1) if self.key is None else self._lengths(self.key)
+        value_size = np.full(count, -1) if self.value is None else self._lengths(self.value)
         time, offset, key, value = map(Varints, (timestamp_delta, offset_delta, key_size, value_size))
         body = 1 + time.sizes + offset.sizes + key.sizes + value.sizes
         body += np.maximum(key_size, 0) + np.maximum(value_size, 0)
-        tails: Any = pa.scalar(b"\0")
         if self.headers is None:
+            tails = pa.array([b"\0"])
             body += 1
         else:
             tails = self._tails()
-            body += _lengths(tails)
+            body += self._lengths(tails)
         numbers: list[Varints | int] = [Varints(body), 0, time, offset, key]
-        parts: list[Any]
+        here, there = np.arange(count), np.arange(count) if self._order is None else self._order
+        parts: list[tuple[pa.Array, Any]]
         if self.key is None:
-            parts = [_cut_up(*packed([*numbers, value]))]
+            parts = [(_cut_up(*packed([*numbers, value])), here)]
         else:
-            parts = [_cut_up(*packed(numbers)), self.key, _cut_up(*packed([value]))]
+            parts = [(_cut_up(*packed(numbers)), here), (self.key, there), (_cut_up(*packed([value])), here)]
         if self.value is not None:
-            parts.append(self.value)
-        return pc.binary_join_element_wise(*parts, tails, b"", null_handling="replace", null_replacement=b"")
+            parts.append((self.value, there))
+        parts.append((tails, 0 if self.headers is None else there))
+        return _interleaved(parts, count)
+
+    def _lengths(self, column: pa.Array) -> Ints:
+        lengths = _lengths(column)
+        return lengths if self._order is None else lengths[self._order]
 
     def _tails(self) -> pa.Array:
         """The end of each record: the number of headers, and the headers."""
@@ -164,7 +173,7 @@ class Rows:
             name_sizes, names, content_sizes, contents, b"", null_handling="replace", null_replacement=b""
         )
         ends = bounds_of(flat)[bounds - bounds[0]]
-        blobs = pa.Array.from_buffers(pa.binary(), len(self), [None, pa.py_buffer(ends), flat.buffers()[2]])
+        blobs = pa.Array.from_buffers(pa.binary(), len(self.headers), [None, pa.py_buffer(ends), flat.buffers()[2]])
         counts = _cut_up(*packed([Varints(np.diff(bounds.astype(np.int64)))]))
         return pc.binary_join_element_wise(counts, blobs, b"")
 
@@ -209,6 +218,17 @@ def _lengths(column: pa.Array) -> Ints:
     if column.null_count:
         lengths[column.is_null().to_numpy(zero_copy_only=False)] = -1
     return lengths
+
+
+def _interleaved(parts: Sequence[tuple[pa.Array, Any]], count: int) -> tuple[memoryview, Any]:
+    """Row by row one element of each column, by its index there: their bytes, and where each row begins."""
+    index = np.empty((count, len(parts)), np.int64)
+    before = 0
+    for at, (column, rows) in enumerate(parts):
+        np.add(rows, before, out=index[:, at])
+        before += len(column)
+    joined = pa.concat_arrays([column for column, _ in parts]).take(pa.array(index.reshape(-1)))
+    return memoryview(joined.buffers()[2] or b""), bounds_of(joined)[:: len(parts)]
 
 
 def _cut_up(data: Any, lengths: Ints) -> pa.Array:
