@@ -62,8 +62,8 @@ def test_files_pipes_and_unix_sockets_stay_as_they_are(tmp_path):
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this C library has no mallopt")
 def test_memory_that_a_task_frees_stays_with_the_worker():
-    told = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
-    given_back, kept = map(int, told.split())
+    printed = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
+    given_back, kept = map(int, printed.split())
     assert kept * 10 < given_back
 
 
