@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import resource
 import socket
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from kio.index import load_entity_schema
-from kio.static.constants import EntityType
 
 from ottla.local.waiting import wait_for
 from tests.harness.brokers import WatchedBroker
-from tests.harness.raw import Connection, batch, encode_request, fetch, fetch_fields, produce
+from tests.harness.raw import Connection, batch, fetch, fetch_request, produce
 from tests.harness.topics import create_topic
 
 CLIENTS = 1_000
@@ -35,15 +31,6 @@ def descriptors(count: int) -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def fetch_all() -> bytes:
-    """A Fetch of 16 MB."""
-    fields: dict[str, Any] = fetch_fields("large")
-    place = fields["topics"][0]["partitions"][0]
-    fields["topics"][0]["partitions"] = [{**place, "partition": index} for index in range(PARTITIONS)]
-    frame = encode_request(load_entity_schema("fetch", 11, EntityType.request), 1, {**fields, "rack_id": ""})
-    return struct.pack(">i", len(frame)) + frame
 
 
 def p99_s(connection: Connection) -> dict[str, float]:
@@ -95,7 +82,7 @@ def test_a_thousand_clients_that_never_read_take_little_memory_and_slow_no_other
                 produce(connection, "large", batch([b"x" * 10_000] * 20), partition=index)
         p99_s(connection)  # once for nothing: everything is warm
         before, rss_before = p99_s(connection), broker.resident_bytes()
-        request = fetch_all()
+        request = fetch_request("large", range(PARTITIONS))
         clients = [never_reading(broker, request) for _ in range(CLIENTS)]
         try:
             meanwhile = p99_s(connection)  # while the kernels take what they can

@@ -14,7 +14,7 @@ import socket
 import struct
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from crc32c import crc32c
@@ -260,6 +260,15 @@ def fetch_fields(topic: str, offset: int = 0, **options: Any) -> dict[str, Any]:
     base = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 24, "session_epoch": -1}
     named = {"topic": topic, "topic_id": options.pop("topic_id", None), "partitions": [place]}
     return {**base, "topics": [named], **options}
+
+
+def fetch_request(topic: str, partitions: Iterable[int]) -> bytes:
+    """The bytes of a Fetch of up to 1 MB of each partition, from offset 0 on."""
+    fields: dict[str, Any] = fetch_fields(topic)
+    first = fields["topics"][0]["partitions"][0]
+    fields["topics"][0]["partitions"] = [{**first, "partition": index} for index in partitions]
+    frame = encode_request(load_entity_schema("fetch", 11, EntityType.request), 1, {**fields, "rack_id": ""})
+    return struct.pack(">i", len(frame)) + frame
 
 
 def fetch(connection: Connection, topic: str, offset: int = 0, **options: Any) -> dict[str, Any]:

@@ -7,18 +7,27 @@ still recovering from the last one.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 from random import Random
 
 from ottla.local.cluster import LocalCluster
+from ottla.local.history import History, Kind
 from ottla.local.processes import BrokerProcess, State
 from ottla.local.proxy import ClusterProxies, Pair, both_ways
 from ottla.local.snapshot import NO_BROKER, ClusterSnapshot, MetadataWatcher
+from tests.harness.raw import fetch_request
+from tests.soak import files
 from tests.soak.exactly_once import ExactlyOnce
 from tests.soak.load import TOPIC, Writer
 
 KNOWN_SECONDS = 20.0
+REPAIRED_SECONDS = 90.0
+SCRUBBED = b"scrub: pass "
+SCRUB_PASSES = 2
+"""When so many have ended, all files were read since."""
+NEVER_READING = 40
 
 
 class Arena:
@@ -32,8 +41,12 @@ class Arena:
         random: Random,
         session_s: float,
         proxies: ClusterProxies,
+        history: History,
+        say: Callable[[str], None],
     ) -> None:
         self.cluster = cluster
+        self.history = history
+        self.say = say
         self.proxies = proxies
         self.writers = writers
         self.transactions = transactions
@@ -67,6 +80,26 @@ class Arena:
         return bool(states) and all(
             state.leader != NO_BROKER and set(state.in_sync) == set(state.replicas) for state in states
         )
+
+    def wait_until_whole(self) -> bool:
+        """Whether it became whole in time; the end of the round looks after a cluster that does not."""
+        deadline = time.monotonic() + KNOWN_SECONDS
+        while not self.whole():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def wait_until_repaired(self, broker: BrokerProcess) -> None:
+        """Files of it were damaged: the scrub has read all of them since, and its replicas are in sync. Only then may
+        another broker lose something."""
+        enough = broker.printed().count(SCRUBBED) + SCRUB_PASSES
+        deadline = time.monotonic() + REPAIRED_SECONDS
+        while broker.printed().count(SCRUBBED) < enough or not self.whole():
+            if time.monotonic() > deadline:
+                self.history.violated(Kind.STUCK, f"broker {broker.id} does not repair its files")
+                return
+            time.sleep(0.2)
 
     def leader(self) -> BrokerProcess:
         """Of some partition."""
@@ -116,11 +149,8 @@ def kill_leader(arena: Arena) -> None:
 
 def kill_leader_of_a_whole_cluster(arena: Arena) -> None:
     """With the clock running: who else has everything leads soon."""
-    deadline = time.monotonic() + KNOWN_SECONDS
-    while not arena.whole():
-        if time.monotonic() > deadline:
-            return  # which the end of the round looks after
-        time.sleep(0.05)
+    if not arena.wait_until_whole():
+        return
     arena.leader().kill()
     killed = time.monotonic()
     deadline = killed + 3 * arena.session_s + 10
@@ -314,6 +344,42 @@ def kill_coordinator_and_copiers(arena: Arena) -> None:
     arena.rest(0, 4)
 
 
+def damage_a_file(arena: Arena) -> None:
+    """Of one replica, behind a clean stop or a kill, while the others are whole."""
+    broker = arena.random.choice(arena.brokers)
+    if not arena.wait_until_whole():
+        return
+    broker.stop() if arena.random.random() < 0.5 else broker.kill()
+    arena.say(files.damage_a_file(broker.data, arena.random))
+    arena.rest(0, 2)
+    broker.start()
+    arena.wait_until_repaired(broker)
+
+
+def flip_a_bit(arena: Arena) -> None:
+    """Of a replica that runs, in a file that nobody but the scrub reads again."""
+    broker = arena.random.choice(arena.brokers)
+    if not arena.wait_until_whole() or (flipped := files.flip_a_bit(broker.data, arena.random)) is None:
+        return
+    arena.say(flipped)
+    arena.wait_until_repaired(broker)
+
+
+def clients_that_never_read(arena: Arena) -> None:
+    """They fetch all there is from a leader, and take none of it."""
+    leader = arena.leader()
+    request = fetch_request(TOPIC, range(arena.writers[0].partitions))
+    clients = []
+    try:
+        for _ in range(NEVER_READING):
+            clients.append(socket.create_connection((leader.host, leader.port), KNOWN_SECONDS))
+            clients[-1].sendall(request)
+        arena.rest(1, 5)
+    finally:
+        for client in clients:
+            client.close()
+
+
 Fault = Callable[[Arena], None]
 
 OF_BROKERS: tuple[Fault, ...] = (
@@ -337,7 +403,15 @@ OF_BROKERS: tuple[Fault, ...] = (
     kill_coordinator,
     kill_coordinator_and_copiers,
 )
-OF_NETWORK: tuple[Fault, ...] = (cut_off_a_broker, cut_one_way, cut_a_bridge, slow_links, cut_and_kill)
+OF_FILES: tuple[Fault, ...] = (damage_a_file, damage_a_file, damage_a_file, flip_a_bit)
+OF_NETWORK: tuple[Fault, ...] = (
+    cut_off_a_broker,
+    cut_one_way,
+    cut_a_bridge,
+    slow_links,
+    cut_and_kill,
+    clients_that_never_read,
+)
 OF_ZOOKEEPER: tuple[Fault, ...] = (
     kill_a_zookeeper,
     kill_the_leading_zookeeper,

@@ -48,6 +48,9 @@ SETTINGS = {
     "leader.imbalance.check.interval.seconds": "10",
     "offsets.topic.num.partitions": "3",
     "auto.create.topics.enable": "false",
+    "log.segment.bytes": str(1 << 20),
+    "log.flush.offset.checkpoint.interval.ms": "2000",
+    "ottla.scrub.interval.ms": "3000",
     **exactly_once.SETTINGS,
 }
 
@@ -114,7 +117,9 @@ class Round:
         writers = [Writer(n, bootstrap, PARTITIONS, RATE // WRITERS, self.history) for n in range(WRITERS)]
         reader = Reader(bootstrap, PARTITIONS, self.history)
         members = [Member(n, bootstrap, self.history) for n in range(MEMBERS)]
-        arena = faults.Arena(self.cluster, writers, self.transactions, self.random, SESSION_S, self.proxies)
+        arena = faults.Arena(
+            self.cluster, writers, self.transactions, self.random, SESSION_S, self.proxies, self.history, self.say
+        )
         for thread in (*writers, reader, *members):
             thread.start()
         self.transactions.start(bootstrap)
@@ -143,7 +148,7 @@ class Round:
             assert time.monotonic() < deadline, done.stderr
 
     def _safety(self, arena: faults.Arena, seconds: float, chosen: Sequence[faults.Fault]) -> None:
-        possible = list(chosen or faults.OF_BROKERS + faults.OF_NETWORK)
+        possible = list(chosen or faults.OF_BROKERS + faults.OF_NETWORK + faults.OF_FILES)
         if self.cluster.ensemble is not None and not chosen:
             possible += faults.OF_ZOOKEEPER
         bag: list[faults.Fault] = []
