@@ -51,6 +51,7 @@ from ottla.coordinator.transaction_verification import TransactionVerifier
 from ottla.errors import Fault, PortTaken, Refused
 from ottla.log import checkpoints
 from ottla.net.connection_limits import NetworkLimits
+from ottla.net.replies import answer_due
 from ottla.net.server import Serve, Server
 from ottla.replication.deletion import SegmentDeletion
 from ottla.replication.fetch_sessions import FetchSessionCache
@@ -100,7 +101,7 @@ class Broker:
         self.replicas.on_write_refused = self.disk_errors.write_refused
         self.isr = IsrManager(runtime, live, cluster, self.replicas, self.peers)
         segment_deletion = SegmentDeletion(runtime)
-        self.delayed = DelayedOperations(runtime)
+        self.delayed = DelayedOperations(runtime, answer_due)
         self.replica_manager = ReplicaManager(
             runtime, live, cluster, self.replicas, self.peers, self.isr, segment_deletion, self.delayed
         )

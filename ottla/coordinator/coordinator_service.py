@@ -28,6 +28,7 @@ from ottla.errors import ErrorCode, Fault, Refused, StorageFault
 from ottla.replication.gaps import next_held
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.replication.waits import DelayedOperations
 from ottla.runtime import Handle, Runtime
 from ottla.wire.batch import CODECS
 
@@ -50,11 +51,13 @@ CreateTopics = Callable[[Sequence[TopicSpec]], Awaitable[list[TopicResult]]]
 
 
 class Promise:
-    """The reply to one request: available at once, or passed to a callback later."""
+    """The reply to one request: available at once, or passed to a callback later. A later reply is a delayed operation:
+    the decision that brings it about may be one for another request."""
 
-    __slots__ = ("callback", "reply")
+    __slots__ = ("_delayed", "callback", "reply")
 
-    def __init__(self) -> None:
+    def __init__(self, delayed: DelayedOperations) -> None:
+        self._delayed = delayed
         self.reply: Reply | None = None
         self.callback: Callable[[Reply], None] | None = None
         """Called with the reply when it comes."""
@@ -63,7 +66,11 @@ class Promise:
         assert self.reply is None, "a request is answered once"
         self.reply = reply
         if self.callback is not None:
-            self.callback(reply)
+            self._delayed.mark(self)
+
+    def complete(self) -> None:
+        assert self.callback is not None
+        self.callback(self.reply)
 
     def on_reply(self, callback: Callable[[Reply], None]) -> None:
         """Call this with the reply, now or when it comes."""
@@ -109,6 +116,7 @@ class CoordinatorService(ABC, Generic[M]):
         self._cluster = cluster
         self._replica_manager = replica_manager
         self._create_topics = create_topics
+        self._delayed = replica_manager.delayed
         self._slots: dict[int, _Slot[M]] = {}
         self._to_load: deque[Shard[M]] = deque()
         self._loading: asyncio.Task[None] | None = None
@@ -209,8 +217,8 @@ class CoordinatorService(ABC, Generic[M]):
             self._machine(),
             self.codec,
             self._send_reply,
-            self._replica_manager.delayed,
-            held_s_max=self._config.current.offsets_commit_timeout_ms / 1000,
+            self._delayed,
+            commit_timeout_s=self._config.current.offsets_commit_timeout_ms / 1000,
             compression=self._compression(),
         )
         self._slots[index] = _Slot(shard)
@@ -293,7 +301,7 @@ class CoordinatorService(ABC, Generic[M]):
     def ask(self, key: str, act: Act[M], *, current: bool = True) -> Promise:
         """Let the machine of the key decide, and apply the decision. `current`: the reply must not come from a
         coordinator that was replaced. Decisions with records need no such check: a replaced leader cannot append."""
-        promise = Promise()
+        promise = Promise(self._delayed)
         try:
             index = self.partition_of(key)
             slot = None if index is None else self._slots.get(index)
@@ -315,7 +323,7 @@ class CoordinatorService(ABC, Generic[M]):
             raise Refused(ErrorCode.not_coordinator)
         now, now_ms = self._runtime.now(), self._runtime.wall_ms()
         shard.apply(act(shard.machine, promise, now, now_ms), now, now_ms)
-        deadline = shard.deadline
+        deadline = shard.machine.deadline
         if deadline is not None and (slot.timer is None or deadline < slot.wakes_at):
             self._arm(slot)
 
@@ -342,7 +350,7 @@ class CoordinatorService(ABC, Generic[M]):
             slot.shard.check_active()
         asked = []
         for slot in self._slots.values():
-            asked.append(Promise())
+            asked.append(Promise(self._delayed))
             slot.shard.apply(answer(asked[-1], view(slot.shard.machine)), self._runtime.now(), self._runtime.wall_ms())
         return [await self._viewed(promise) for promise in asked]
 
@@ -373,7 +381,7 @@ class CoordinatorService(ABC, Generic[M]):
         if slot.timer is not None:
             slot.timer.cancel()
             slot.timer = None
-        deadline = slot.shard.deadline
+        deadline = slot.shard.machine.deadline
         if deadline is not None and slot.shard.phase is Phase.ACTIVE:
             slot.wakes_at = deadline
             slot.timer = self._runtime.call_at(deadline, self._wake, slot)

@@ -104,7 +104,8 @@ class MarkerQueue:
         for marker in markers:
             partition = image.partition(*marker[1])
             if partition is None:
-                self._written(marker, ErrorCode.none)  # the topic is deleted, and all that was in it
+                # The topic is deleted, and all that was in it. Later: this may run inside an append.
+                self._runtime.call_soon(self._written, marker, ErrorCode.none)
             elif partition.leader == NO_BROKER or partition.leader not in image.brokers:
                 self._later(marker)
             else:

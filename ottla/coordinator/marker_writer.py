@@ -11,15 +11,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ottla.coordinator.coordinator_service import Promise
-from ottla.coordinator.decision import Decision, Reply
+from ottla.coordinator.decision import Decision, ReplyTo
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from ottla.coordinator.group_machine import GroupMachine
 from ottla.coordinator.shard import Phase, Shard
 from ottla.coordinator.transaction_steps import EPOCH_BUMPS_FROM
 from ottla.errors import ErrorCode, Refused
-from ottla.replication.partition import ACKS_ALL, Partition
+from ottla.replication.partition import ACKS_ALL, COORDINATOR, Partition
 from ottla.replication.replica_manager import ReplicaManager
-from ottla.replication.waits import Marks
+from ottla.replication.waits import DelayedOperations
 from ottla.runtime import Runtime
 from ottla.wire import marker as wire
 from ottla.wire.batch import BatchHeader
@@ -49,17 +49,23 @@ class MarkerWriter:
         """Write the marker; `done` is called once with its error code, now or later."""
         try:
             partition = self._replica_manager.find(topic, index)
-            partition.check_appendable(ACKS_ALL)
+            partition.check_leads()
             shard = self._shard(index) if topic == OFFSETS_TOPIC else None
             needed = partition.transactions.check_marker(
                 end.producer_id, end.producer_epoch, end.coordinator_epoch, bumped=end.version >= EPOCH_BUMPS_FROM
             )
             now_ms = self._runtime.wall_ms()
             if needed and shard is not None:
-                write_through(shard, end, self._runtime.now(), now_ms, done)
+                promise = Promise(self._replica_manager.delayed)
+                write_through(shard, end, self._runtime.now(), now_ms, promise)
+                promise.on_reply(lambda reply: done(reply.code if isinstance(reply, Refused) else ErrorCode.none))
                 return
             if needed:
-                partition.append_internal(*_batch(end, now_ms), partition.leader_epoch, now_ms)
+                data, header = _batch(end, now_ms)
+                partition.append(
+                    memoryview(data), ACKS_ALL, now_ms,
+                    origin=COORDINATOR, header=header, leader_epoch=partition.leader_epoch,
+                )  # fmt: skip
         except Refused as refused:
             done(refused.code)
             return
@@ -88,7 +94,7 @@ class DelayedMarker:
 
     __slots__ = ("_code", "_delayed", "_done")
 
-    def __init__(self, delayed: Marks, done: Done) -> None:
+    def __init__(self, delayed: DelayedOperations, done: Done) -> None:
         self._delayed = delayed
         self._done = done
         self._code = ErrorCode.none
@@ -115,12 +121,8 @@ class _EncodedMarker:
         machine.replay_end(self._end.producer_id, committed=self._end.committed)
 
 
-def write_through(shard: Shard[GroupMachine], end: TransactionEnd, now: float, now_ms: int, done: Done) -> None:
+def write_through(
+    shard: Shard[GroupMachine], end: TransactionEnd, now: float, now_ms: int, reply_to: ReplyTo
+) -> None:
     """Write the marker into `__consumer_offsets`, and replay it into the shard."""
-
-    def replied(reply: Reply) -> None:
-        done(reply.code if isinstance(reply, Refused) else ErrorCode.none)
-
-    promise = Promise()
-    promise.callback = replied
-    shard.apply(Decision(replies=((promise, end),), pre_encoded=_EncodedMarker(end, now_ms)), now, now_ms)
+    shard.apply(Decision(replies=((reply_to, end),), pre_encoded=_EncodedMarker(end, now_ms)), now, now_ms)

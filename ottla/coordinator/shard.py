@@ -4,8 +4,8 @@
         +------the log cannot be read-------> FAILED ---leadership lost---> GONE
 
 An active shard applies decisions: it appends their records as one batch, replays them into the machine, and sends the
-replies when the high watermark has passed the batch. A decision without records may depend on records that are not
-committed yet, so its replies wait for them. With one replica in sync all this happens at once.
+replies when the high watermark has passed the batch (`DelayedReplies`). A decision without records may depend on
+records that are not committed yet, so its replies wait for them. With one replica in sync all this happens at once.
 
 `loader` replays a log into a machine.
 """
@@ -13,15 +13,14 @@ committed yet, so its replies wait for them. With one replica in sync all this h
 from __future__ import annotations
 
 import enum
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ottla.coordinator import log_batch
 from ottla.coordinator.decision import Decision, LogRecord, ProducerIdAndEpoch, Reply, ReplyTo
 from ottla.errors import ErrorCode, Refused
-from ottla.replication.partition import Partition
-from ottla.replication.waits import Marks
+from ottla.replication.partition import ACKS_ALL, COORDINATOR, Partition
+from ottla.replication.waits import DelayedOperations
 from ottla.wire import batch, records
 from ottla.wire.batch import BatchHeader
 
@@ -79,14 +78,6 @@ class Phase(enum.Enum):
     GONE = "gone"
 
 
-class _Held(NamedTuple):
-    """Replies that wait for the high watermark."""
-
-    offset: int
-    until: float
-    replies: Sequence[tuple[ReplyTo, Reply]]
-
-
 class Shard(Generic[M]):
     def __init__(
         self,
@@ -94,20 +85,19 @@ class Shard(Generic[M]):
         machine: M,
         codec: Codec,
         send_reply: SendReply,
-        delayed: Marks,
+        delayed: DelayedOperations,
         *,
-        held_s_max: float,
+        commit_timeout_s: float,
         compression: str = batch.CODECS[0],
     ) -> None:
         self.partition = partition
         self.machine = machine
         self.phase = Phase.LOADING
         self._codec = codec
-        self._send_reply = send_reply
+        self.send_reply = send_reply
         self._delayed = delayed
-        self._marked = False
-        self._held: deque[_Held] = deque()
-        self._held_s_max = held_s_max
+        self.delayed_replies: dict[DelayedReplies, None] = {}
+        self._commit_timeout_s = commit_timeout_s
         self._compression = compression
         self.leader_epoch = partition.leader_epoch
 
@@ -128,21 +118,17 @@ class Shard(Generic[M]):
     def activate(self, now: float, now_ms: int) -> None:
         """Everything was replayed."""
         self.phase = Phase.ACTIVE
-        self.partition.high_watermark_listeners[self] = None
         for decision in self.machine.settle(now, now_ms):
             self.apply(decision, now, now_ms)
 
     def unload(self) -> None:
         """Another broker leads: all waiting requests get NOT_COORDINATOR."""
-        if self.phase is Phase.ACTIVE:
-            self.partition.high_watermark_listeners.pop(self, None)
         self.phase = Phase.GONE
         gone = Refused(ErrorCode.not_coordinator)
-        for held in self._held:
-            self._refuse(held.replies, gone)
-        self._held.clear()
+        for delayed in list(self.delayed_replies):
+            delayed.refuse(gone)
         for reply_to in list(self.machine.pending_replies()):
-            self._send_reply(reply_to, gone)
+            self.send_reply(reply_to, gone)
 
     # Deciding.
 
@@ -156,7 +142,9 @@ class Shard(Generic[M]):
                 else:
                     self._append(pre_encoded.data, pre_encoded.header, now_ms)
             except Refused as refused:
-                self._refuse(replies, Refused(_APPEND_ERRORS.get(refused.code, refused.code), refused.message))
+                failed = Refused(_APPEND_ERRORS.get(refused.code, refused.code), refused.message)
+                for reply_to, _ in replies:
+                    self.send_reply(reply_to, failed)
                 return
             if pre_encoded is None:
                 replay = self.machine.replay
@@ -166,16 +154,15 @@ class Shard(Generic[M]):
                 pre_encoded.replay_into(self.machine)
         if partition.high_watermark >= partition.log_end:
             for reply_to, reply in replies:
-                self._send_reply(reply_to, reply)
+                self.send_reply(reply_to, reply)
         elif replies:
-            self._held.append(_Held(partition.log_end, now + self._held_s_max, replies))
+            delayed = DelayedReplies(self, self._delayed, replies)
+            self.delayed_replies[delayed] = None
+            partition.await_committed(partition.log_end, delayed)
+            self._delayed.add(delayed, now + self._commit_timeout_s)
         if records:
             for consequence in self.machine.settle(now, now_ms):
                 self.apply(consequence, now, now_ms)
-
-    def _refuse(self, replies: Sequence[tuple[ReplyTo, Reply]], refused: Refused) -> None:
-        for reply_to, _ in replies:
-            self._send_reply(reply_to, refused)
 
     def _encoded(
         self, changes: Sequence[LogRecord], producer: ProducerIdAndEpoch | None, now_ms: int
@@ -195,32 +182,46 @@ class Shard(Generic[M]):
         if codec != "none" and not header.is_control:  # markers are never compressed
             data = bytearray(records.recompress(data, codec, bytes_max=BATCH_BYTES_MAX))
             header = batch.read_header(data)
-        partition.append_internal(data, header, self.leader_epoch, now_ms)
-
-    # Waiting.
-
-    @property
-    def deadline(self) -> float | None:
-        machine = self.machine.deadline
-        if not self._held:
-            return machine
-        held = self._held[0].until
-        return held if machine is None else min(machine, held)
+        partition.append(
+            memoryview(data), ACKS_ALL, now_ms, origin=COORDINATOR, header=header, leader_epoch=self.leader_epoch
+        )
 
     def expire(self, now: float, now_ms: int) -> None:
         for decision in self.machine.expire(now, now_ms):
             self.apply(decision, now, now_ms)
-        while self._held and self._held[0].until <= now:
-            self._refuse(self._held.popleft().replies, Refused(ErrorCode.coordinator_not_available))
 
-    def on_high_watermark(self, size: int) -> None:
-        if self._held and self._held[0].offset <= self.partition.high_watermark and not self._marked:
-            self._marked = True
-            self._delayed.mark(self)
 
-    def complete(self) -> None:
-        """The high watermark has passed what replies wait for."""
-        self._marked = False
-        while self._held and self._held[0].offset <= self.partition.high_watermark:
-            for reply_to, reply in self._held.popleft().replies:
-                self._send_reply(reply_to, reply)
+class DelayedReplies:
+    """The replies of one decision, until all records that it depends on are committed."""
+
+    __slots__ = ("_delayed", "_replies", "_shard", "finished")
+
+    def __init__(
+        self, shard: Shard[Any], delayed: DelayedOperations, replies: Sequence[tuple[ReplyTo, Reply]]
+    ) -> None:
+        self._shard = shard
+        self._delayed = delayed
+        self._replies = replies
+        self.finished = False
+
+    def on_committed(self, partition: Partition) -> None:
+        if not self.finished:
+            self._delayed.finish(self)
+            del self._shard.delayed_replies[self]
+            for reply_to, reply in self._replies:
+                self._shard.send_reply(reply_to, reply)
+
+    def on_leadership_lost(self, partition: Partition) -> None:
+        self.refuse(Refused(ErrorCode.not_coordinator))
+
+    def expire(self) -> None:
+        self._shard.partition.give_up(self)
+        self.refuse(Refused(ErrorCode.coordinator_not_available))
+
+    def refuse(self, refused: Refused) -> None:
+        if self in self._shard.delayed_replies:
+            del self._shard.delayed_replies[self]
+            if not self.finished:
+                self._delayed.finish(self)
+            for reply_to, _ in self._replies:
+                self._shard.send_reply(reply_to, refused)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, cast
 from ottla.access.session import Session
 from ottla.errors import BadFrame
 from ottla.net.connection_limits import UNAUTHENTICATED_FRAME_BYTES_MAX
-from ottla.net.replies import Pending, Reply
+from ottla.net.replies import Pending, Reply, answer_due
 from ottla.net.streaming import Stream, Streamed
 from ottla.runtime import Buffer, Handle
 from ottla.wire.frame import refused_length
@@ -217,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
                 replies = []
                 collected = 0
         if server.delayed is not None and server.delayed.due:
-            server.delayed.complete_due()  # what these requests have brought about for others
+            answer_due(server.delayed)  # what these requests have brought about for others
         if replies:  # one call for all of a read: clients that pipeline cost fewer system calls
             send(self._transport, replies)
         if pos == end:

@@ -5,11 +5,14 @@ A later reply holds the connection's following requests back, unless it overlaps
 Waking a process that sleeps costs more than sending to one that is awake, and the clients of many connections are often
 one process. So of all replies of one loop iteration the first is written at once, and the others together at its end,
 when everything that has arrived was served.
+
+Delayed replies are sent by `answer_due`, never inside a request of another connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +21,8 @@ from ottla.runtime import Buffer, Runtime
 
 if TYPE_CHECKING:
     from ottla.net.connection import Connection
+
+log = logging.getLogger("ottla.net")
 
 LATE_BYTES_MAX = 16 * 1024
 """Larger replies are not kept until the end of the loop iteration."""
@@ -55,6 +60,11 @@ class Pending:
             self.connection.send_due(self)
 
 
+class DueReply(Protocol):
+    def complete(self) -> None:
+        """Resolve its `Pending`."""
+
+
 class Delayed(Protocol):
     """Replies that wait for something, of all connections."""
 
@@ -62,7 +72,20 @@ class Delayed(Protocol):
     def due(self) -> Sequence[object]:
         """What is to be answered now."""
 
-    def complete_due(self) -> None: ...
+    def take_due(self, next_iteration: bool = False) -> Sequence[DueReply]: ...
+
+
+def answer_due(delayed: Delayed, next_iteration: bool = False) -> None:
+    """Send the replies that have become due: after the requests of one read, after a deadline, or at the beginning of
+    an iteration of the event loop."""
+    due = delayed.take_due(next_iteration)
+    while due:
+        for operation in due:
+            try:
+                operation.complete()
+            except Exception as failure:  # others wait for their answers
+                log.error("%s cannot be completed", type(operation).__name__, exc_info=failure)
+        due = delayed.take_due()
 
 
 Serve = Callable[["Connection", memoryview], "Reply | Pending"]

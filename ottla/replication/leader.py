@@ -21,6 +21,7 @@ from ottla.log.damage import gap_at
 from ottla.log.manifest import Range
 from ottla.log.partition_log import PartitionLog
 from ottla.replication.gaps import better_followers
+from ottla.replication.waits import LowWatermarkListener
 
 if TYPE_CHECKING:
     from ottla.replication.partition import Partition
@@ -108,7 +109,7 @@ class Proposal(NamedTuple):
 class LeaderState:
     """The leader state of one partition. It has no followers while this broker does not lead."""
 
-    __slots__ = ("_partition", "_union", "epoch_start", "followers", "proposed")
+    __slots__ = ("_partition", "_union", "epoch_start", "followers", "low_watermark_listeners", "proposed")
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
@@ -118,6 +119,7 @@ class LeaderState:
         self.proposed: tuple[int, ...] | None = None
         """The proposed ISR that the controller has not decided on, as far as this broker knows."""
         self._union: tuple[Follower, ...] = ()  # all that the high watermark waits for
+        self.low_watermark_listeners: dict[LowWatermarkListener, None] = {}
 
     def take_up(self, state: PartitionState, *, anew: bool) -> None:
         """Apply a new partition state. `anew`: this broker begins to lead with it."""
@@ -171,6 +173,9 @@ class LeaderState:
         follower.fetched(offset, broker_epoch, log_start)
         if follower in self._union:
             partition.advance()
+            if self.low_watermark_listeners:
+                for listener in self.low_watermark_listeners:
+                    listener.on_low_watermark()
         return None
 
     # The in-sync set.

@@ -15,8 +15,9 @@ which a follower learns late.
 
 from __future__ import annotations
 
+import enum
 from collections import deque
-from typing import Protocol
+from typing import Final, Protocol
 
 from ottla.cluster.controller import INTERNAL_TOPICS
 from ottla.cluster.model import PartitionState
@@ -41,6 +42,17 @@ from ottla.wire import batch
 NO_LEADER = -1
 READ_COMMITTED = 1
 ACKS_ALL = -1
+
+
+class AppendOrigin(enum.Enum):
+    CLIENT = "client"
+    """A produced batch: everything about it is checked."""
+    COORDINATOR = "coordinator"
+    """A batch of a coordinator of this broker, or a transaction marker."""
+
+
+CLIENT: Final = AppendOrigin.CLIENT
+COORDINATOR: Final = AppendOrigin.COORDINATOR
 
 
 class LogSource(Protocol):
@@ -180,46 +192,64 @@ class Partition:
 
     # Writing.
 
-    def append(self, view: memoryview, acks: int, now_ms: int, guard: Guard | None = None) -> LogAppendInfo:
-        """Write one produced batch. The view is stamped in place: nothing is copied. The first batch of a transaction
-        needs a guard (`log.transactions`)."""
+    def append(
+        self,
+        view: memoryview,
+        acks: int,
+        now_ms: int,
+        guard: Guard | None = None,
+        *,
+        origin: AppendOrigin = CLIENT,
+        header: batch.BatchHeader | None = None,
+        leader_epoch: int = NO_EPOCH,
+    ) -> LogAppendInfo:
+        """Leader: append one batch. The view is stamped in place: nothing is copied. The first batch of a client's
+        transaction needs a guard (`log.transactions`). A coordinator gives the header, and the leader epoch in which it
+        decided."""
         log, policy = self.log, self._policy
         log_append_time_ms = batch.NO_TIMESTAMP
         taken = view
-        header: batch.BatchHeader | None = None
         try:
-            self.check_appendable(acks)
-            header = batch.check_produced(view)
-            if len(view) > policy.bytes_max:
-                raise Refused(
-                    ErrorCode.message_too_large,
-                    f"the batch has {len(view)} bytes, the topic takes {policy.bytes_max} (max.message.bytes)",
-                )
-            if self._looks_closer:
-                if self.topic in INTERNAL_TOPICS:
-                    raise Refused(ErrorCode.invalid_topic_exception, f"{self.topic} is written by coordinators only")
-                taken = policy.opened(view, header)
-            if policy.log_append_time:
-                header = batch.stamp_log_append_time(taken, now_ms)
-                log_append_time_ms = now_ms
+            self._check_appendable(acks)
+            if origin is COORDINATOR:
+                if leader_epoch != self.leader_epoch:
+                    raise Refused(ErrorCode.not_leader_or_follower)
+                assert header is not None
             else:
-                policy.check_timestamps(header, now_ms)
-                if policy.codec is not None:
-                    header = batch.read_header(taken)
-            if header.producer_id >= 0:
-                known = self._gate.pass_or_refuse(
-                    header, epoch_start=self.leader.epoch_start, alone=len(self.replicas) == 1
-                )
-                if known is not None:
-                    # A retry of what is already there is answered as the first time was.
-                    kept_ms = known.max_timestamp if policy.log_append_time else batch.NO_TIMESTAMP
-                    return LogAppendInfo(known.base_offset, kept_ms, known.last_offset + 1, log.log_start)
-                log.transactions.check_append(header, guard)
+                header = batch.check_produced(view)
+                if len(view) > policy.bytes_max:
+                    raise Refused(
+                        ErrorCode.message_too_large,
+                        f"the batch has {len(view)} bytes, the topic takes {policy.bytes_max} (max.message.bytes)",
+                    )
+                if self._looks_closer:
+                    if self.topic in INTERNAL_TOPICS:
+                        raise Refused(
+                            ErrorCode.invalid_topic_exception, f"{self.topic} is written by coordinators only"
+                        )
+                    taken = policy.opened(view, header)
+                if policy.log_append_time:
+                    header = batch.stamp_log_append_time(taken, now_ms)
+                    log_append_time_ms = now_ms
+                else:
+                    policy.check_timestamps(header, now_ms)
+                    if policy.codec is not None:
+                        header = batch.read_header(taken)
+                if header.producer_id >= 0:
+                    known = self._gate.pass_or_refuse(
+                        header, epoch_start=self.leader.epoch_start, alone=len(self.replicas) == 1
+                    )
+                    if known is not None:
+                        # A retry of what is already there is answered as the first time was.
+                        kept_ms = known.max_timestamp if policy.log_append_time else batch.NO_TIMESTAMP
+                        return LogAppendInfo(known.base_offset, kept_ms, known.last_offset + 1, log.log_start)
+                    log.transactions.check_append(header, guard)
             base_offset = log.append(taken, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
         except BehindRefused:
             raise
         except Refused as refused:
-            self._gate.refused(view, refused, header)
+            if origin is CLIENT:
+                self._gate.refused(view, refused, header)
             raise
         self.advance(len(taken))
         return LogAppendInfo(base_offset, log_append_time_ms, base_offset + header.last_offset_delta + 1, log.log_start)
@@ -228,17 +258,8 @@ class Partition:
         """Note a batch that was refused before the append."""
         self._gate.refused(view, refused)
 
-    def append_internal(self, data: bytearray, header: batch.BatchHeader, leader_epoch: int, now_ms: int) -> int:
-        """Append a batch of a coordinator, or a transaction marker. Returns the next offset."""
-        if leader_epoch != self.leader_epoch:
-            raise Refused(ErrorCode.not_leader_or_follower)
-        self.check_appendable(ACKS_ALL)
-        self.log.append(memoryview(data), header, leader_epoch=leader_epoch, now_ms=now_ms)
-        self.advance(len(data))
-        return self.log.log_end
-
-    def check_appendable(self, acks: int) -> None:
-        """The checks of every append: leadership, ISR, damage, disk."""
+    def _check_appendable(self, acks: int) -> None:
+        """The checks of every append, whatever its origin: leadership and ISR."""
         if not self.leads:
             raise Refused(ErrorCode.not_leader_or_follower)
         if acks == ACKS_ALL and not self.enough_in_sync:

@@ -1,21 +1,29 @@
 """Delayed operations (Kafka's purgatory): requests that wait on this broker for an event.
 
-    Produce with acks=all      until the high watermark has passed its records
-    Fetch                      until enough bytes are readable
-    coordinator replies        until the high watermark has passed their records
-    markers                    until they are committed
-    all of them                until their deadline, or until the client has disconnected
+    Produce with acks=all    until the high watermark has passed its records   until `timeout_ms` of the request
+    Fetch                    until enough bytes are readable                   until `max_wait_ms`
+    coordinator replies      until the high watermark has passed the records   until `offsets.commit.timeout.ms`
+                             of the decision
+    JoinGroup and the like   until the state machine of the group decides      the machine has the deadline
+    WriteTxnMarkers          until all its markers are committed               until its timeout
+    one marker               until it is committed                             none: it is written again
+    DeleteRecords            until all in-sync replicas have the new log       until `timeout_ms`
+                             start
 
-A partition notifies its listeners (`DelayedByCommit`, `HighWatermarkListener`, `AppendListener`). A listener only
-changes its state, and marks its operation if that is complete; it sends no response. `net.connection` calls
-`complete_due` after it has served the requests of one read: this sends the responses of marked operations. If the event
-came from elsewhere, they are sent in the next iteration of the event loop. A Fetch always waits for the next iteration,
-since more records may be appended in this one.
+All of them also end when this broker leads the partition no more, and a Fetch when its client has disconnected.
+
+A partition notifies its listeners (`DelayedByCommit`, `HighWatermarkListener`, `AppendListener`,
+`LowWatermarkListener`). A listener only changes its state, and marks its operation if that is complete; it sends no
+response. So no response is written inside the request of another connection. `take_due` returns the marked operations.
+The event loop sends their responses (`net.replies.answer_due`) when the requests of one read have been served. If the
+event came from elsewhere, it does so in its next iteration. A Fetch always waits for the next iteration, since more
+records may be appended in this one.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -48,6 +56,11 @@ class AppendListener(Protocol):
     def on_append(self, size: int) -> None: ...
 
 
+class LowWatermarkListener(Protocol):
+    def on_low_watermark(self) -> None:
+        """An in-sync follower has fetched: its log start may have changed."""
+
+
 class DelayedByCommit(Protocol):
     """Waits for one record to be committed."""
 
@@ -62,28 +75,24 @@ class DelayedOperation(Protocol):
         """Send the response."""
 
 
-class Expiring(DelayedOperation, Protocol):
-    """An operation with a deadline. `finished` is set by `finish`: it is complete, or its client has disconnected."""
+class Expiring(Protocol):
+    """A wait with a deadline. `finished` is set by `finish`: it is complete, or its client has disconnected."""
 
     finished: bool
 
     def expire(self) -> None:
-        """The deadline has passed: respond with the present result."""
-
-
-class Marks(Protocol):
-    """The interface to mark a complete operation (`DelayedOperations`)."""
-
-    def mark(self, operation: DelayedOperation) -> None: ...
+        """The deadline has passed: mark the operation, with its present result."""
 
 
 class DelayedOperations:
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, answer_due: Callable[[DelayedOperations, bool], None]) -> None:
+        """`answer_due` completes what `take_due` returns."""
         self.due: list[DelayedOperation] = []
         """Complete operations; checked after every read of a connection."""
         self._due_next: list[DelayedOperation] = []
-        """Operations that are completed in the next iteration of the event loop."""
+        """Operations that are due in the next iteration of the event loop."""
         self._runtime = runtime
+        self._answer_due = answer_due
         self._deadlines: list[tuple[float, int, Expiring]] = []
         self._added = 0
         self._finished = 0  # of those that still stand among the deadlines, at most
@@ -102,7 +111,7 @@ class DelayedOperations:
         the event loop, if more may come for it in this one."""
         due = self._due_next if next_iteration else self.due
         if not due:
-            self._runtime.call_soon(self.complete_due, next_iteration)
+            self._runtime.call_soon(self._answer_due, self, next_iteration)
         due.append(operation)
 
     def finish(self, operation: Expiring) -> None:
@@ -115,17 +124,14 @@ class DelayedOperations:
             heapify(self._deadlines)
             self._finished = 0
 
-    def complete_due(self, next_iteration: bool = False) -> None:
+    def take_due(self, next_iteration: bool = False) -> list[DelayedOperation]:
+        """The operations that are complete; the caller completes them. `next_iteration`: an iteration of the event loop
+        has begun."""
+        due, self.due = self.due, []
         if next_iteration:
-            self.due += self._due_next
+            due += self._due_next
             self._due_next = []
-        while self.due:
-            due, self.due = self.due, []
-            for operation in due:
-                try:
-                    operation.complete()
-                except Exception as failure:  # others wait for their answers
-                    log.error("%s cannot be completed", type(operation).__name__, exc_info=failure)
+        return due
 
     # Deadlines.
 
@@ -150,3 +156,5 @@ class DelayedOperations:
                 log.error("%s cannot be expired", type(operation).__name__, exc_info=failure)
         if deadlines:
             self._arm(deadlines[0][0])
+        if self.due:
+            self._answer_due(self, False)

@@ -31,8 +31,8 @@ from ottla.wire.schema.offset_commit import (
     OffsetCommitResponse,
 )
 from ottla.wire.schema.offset_fetch import OffsetFetchRequestGroup
-from tests.coordinator.at_once import AtOnce
 from tests.coordinator.consumer_scenarios import Context
+from tests.harness.manual_clock import delayed_operations
 
 NOW, NOW_MS = 1000.0, 1_790_000_000_000
 VERSIONS = range(2, 11)
@@ -50,7 +50,8 @@ class Remembering:
         self.heard: list[object] = []
         self.machine = GroupMachine(context)
         send_reply = lambda _, reply: self.heard.append(reply)  # noqa: E731
-        self.shard = Shard(partition, self.machine, group_records, send_reply, AtOnce(), held_s_max=5.0)
+        delayed = delayed_operations(NOW)[1]
+        self.shard = Shard(partition, self.machine, group_records, send_reply, delayed, commit_timeout_s=5.0)
         self.shard.activate(NOW, NOW_MS)
 
     def apply(self, decision: Decision) -> object:

@@ -26,9 +26,9 @@ from ottla.wire.batch import CODECS
 from ottla.wire.schema.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.wire.schema.offset_commit import OffsetCommitRequest
 from ottla.wire.schema.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics, OffsetFetchResponseGroup
-from tests.coordinator.at_once import AtOnce
 from tests.coordinator.consumer_scenarios import Context
 from tests.coordinator.group_scenarios import GroupScenario
+from tests.harness.manual_clock import delayed_operations
 from tests.log.batches import NOW, stored
 from tests.log.compacting import compact
 
@@ -147,13 +147,14 @@ def test_an_aborted_commit_keeps_the_one_before_in_a_compressed_topic(tmp_path: 
         if isinstance(reply_to, Promise):
             reply_to.answer(reply)
 
-    shard = Shard(partition, groups, group_records, send_reply, AtOnce(), held_s_max=5.0, compression=codec)
+    delayed = delayed_operations()[1]
+    shard = Shard(partition, groups, group_records, send_reply, delayed, commit_timeout_s=5.0, compression=codec)
     shard.activate(0.0, NOW)
     shard.apply(Decision([LogRecord(KEY, value(10))]), 0.0, NOW)
     shard.apply(Decision([LogRecord(KEY, value(20))], (), ProducerIdAndEpoch(7, 0)), 0.0, NOW)
-    codes: list[ErrorCode] = []
-    write_through(shard, TransactionEnd(7, 0, committed=False, coordinator_epoch=3), 0.0, NOW, codes.append)
-    assert codes == [ErrorCode.none]
+    promise = Promise(delayed)
+    write_through(shard, TransactionEnd(7, 0, committed=False, coordinator_epoch=3), 0.0, NOW, promise)
+    assert isinstance(promise.reply, TransactionEnd)
     assert fetched(groups) == (ErrorCode.none, 10)
     compact(log)
     loaded = GroupMachine(Context())

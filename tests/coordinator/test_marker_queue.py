@@ -22,6 +22,7 @@ from ottla.wire.schema.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from ottla.wire.topic_partition import TopicPartition
+from tests.harness.manual_clock import delayed_operations
 
 SILENT, WILLING = 2, 3
 TICKET, MARKERS = Prepared("x", 7, 0), Markers(True, (TopicPartition("t", 0),), 0)
@@ -61,7 +62,7 @@ class Coordinator:
 
     def ask(self, key: str, act: object) -> Promise:
         self.completed += 1
-        return Promise()
+        return Promise(delayed_operations()[1])
 
 
 def led_by(leader: int) -> Image:

@@ -20,8 +20,8 @@ from ottla.replication.admission import AppendPolicy
 from ottla.replication.partition import Partition
 from ottla.wire.batch import read_header
 from ottla.wire.records import Record, build_batch
-from tests.coordinator.at_once import AtOnce
 from tests.harness.failing_disk import FailingDisk
+from tests.harness.manual_clock import delayed_operations
 
 NOW = 1000.0
 NOW_MS = 1_790_000_000_000
@@ -75,6 +75,7 @@ class Fixture:
         self.lead()
         self.heard: list[tuple[object, object]] = []
         self.machine = Notes()
+        self.clock, self.delayed = delayed_operations(NOW)
         self.shard = self.made(self.machine)
         self.shard.activate(NOW, NOW_MS)
 
@@ -89,7 +90,7 @@ class Fixture:
         def send_reply(reply_to: object, reply: object) -> None:
             self.heard.append((reply_to, reply.code if isinstance(reply, Refused) else reply))
 
-        return Shard(self.partition, machine, group_records, send_reply, AtOnce(), held_s_max=5.0)
+        return Shard(self.partition, machine, group_records, send_reply, self.delayed, commit_timeout_s=5.0)
 
     def apply(self, decision: Decision) -> list[tuple[object, object]]:
         self.heard.clear()
@@ -97,9 +98,8 @@ class Fixture:
         return list(self.heard)
 
     def replicated(self) -> None:
-        """The other replicas have caught up."""
-        self.partition.high_watermark = self.log.log_end
-        self.partition.wake()
+        """The other replica has caught up."""
+        self.partition.leader.fetched_by(2, 1, self.log.log_end, self.partition.leader_epoch)
 
     def loaded(self) -> Notes:
         machine = Notes()
@@ -147,8 +147,9 @@ def test_replies_wait_until_all_replicas_have_the_records(on_disk: Fixture):
 def test_replies_time_out(on_disk: Fixture):
     on_disk.lead(2)
     on_disk.apply(Decision([committed(1)], [("a", "done")]))
-    assert on_disk.shard.deadline == NOW + 5.0
-    on_disk.shard.expire(NOW + 5.0, NOW_MS)
+    on_disk.clock.reach(NOW + 4.9)
+    assert on_disk.heard == []
+    on_disk.clock.reach(NOW + 5.0)
     assert on_disk.heard == [("a", ErrorCode.coordinator_not_available)]
     on_disk.replicated()
     assert len(on_disk.heard) == 1, "answered once"
@@ -190,6 +191,16 @@ def test_an_unloaded_shard_answers_not_coordinator(on_disk: Fixture):
     with pytest.raises(Refused) as refused:
         on_disk.shard.check_active()
     assert refused.value.code == ErrorCode.not_coordinator
+
+
+def test_replies_of_a_lost_leadership_are_not_coordinator_before_the_shard_is_unloaded(on_disk: Fixture):
+    on_disk.lead(2)
+    on_disk.apply(Decision([committed(1)], [("a", "done")]))
+    on_disk.partition.step_down()
+    assert on_disk.heard == [("a", ErrorCode.not_coordinator)]
+    on_disk.shard.unload()
+    on_disk.clock.reach(NOW + 5.0)
+    assert len(on_disk.heard) == 1, "answered once"
 
 
 def test_a_shard_appends_in_its_own_leader_epoch_only(on_disk: Fixture):

@@ -18,7 +18,7 @@ from ottla.replication.admission import AppendPolicy
 from ottla.replication.partition import Partition
 from ottla.runtime.disk import RealDisk
 from ottla.wire.topic_partition import TopicPartition
-from tests.coordinator.at_once import AtOnce
+from tests.harness.manual_clock import delayed_operations
 
 NOW, NOW_MS = 100.0, 1_700_000_000_000
 
@@ -32,7 +32,10 @@ class Coordinator:
         self.partition.become(State(replicas=(1, 2), leader=1, leader_epoch=0, in_sync=(1, 2), partition_epoch=0))
         self.heard: list[tuple[object, object]] = []
         self.machine = TransactionMachine(lambda: TransactionLimits(900_000, 10**9))
-        self.shard = Shard(self.partition, self.machine, transaction_records, self.send_reply, AtOnce(), held_s_max=5.0)
+        self.clock, delayed = delayed_operations(NOW)
+        self.shard = Shard(
+            self.partition, self.machine, transaction_records, self.send_reply, delayed, commit_timeout_s=5.0
+        )
         self.shard.activate(NOW, NOW_MS)
 
     def send_reply(self, reply_to: object, reply: object) -> None:
@@ -84,7 +87,7 @@ def test_markers_that_timed_out_are_requested_again(coordinator: Coordinator):
     producer = coordinator.begun()
     end = coordinator.machine.end("x", producer, "end", NOW_MS, committed=False, bumps=True)
     coordinator.shard.apply(end, NOW, NOW_MS)
-    coordinator.shard.expire(NOW + 5.0, NOW_MS + 5000)
+    coordinator.clock.reach(NOW + 5.0)
     ticket = Prepared("x", 7, 1)
     unavailable = ErrorCode.coordinator_not_available
     assert coordinator.heard == [("end", unavailable), (ticket, unavailable)]
@@ -115,7 +118,7 @@ def test_a_late_complete_does_not_complete_the_next_transaction(coordinator: Coo
     first = end()
     coordinator.shard.apply(coordinator.machine.complete(first, "complete", NOW_MS), NOW, NOW_MS)
     coordinator.heard.clear()
-    coordinator.shard.expire(NOW + 5.0, NOW_MS)
+    coordinator.clock.reach(NOW + 5.0)
     assert coordinator.heard == [("complete", ErrorCode.coordinator_not_available)]  # and so it is said again
     coordinator.shard.apply(
         coordinator.machine.add("x", producer, [TopicPartition("t", 0)], "add", NOW_MS), NOW, NOW_MS

@@ -13,6 +13,7 @@ from ottla.broker.broker import Broker
 from ottla.cluster.image import Endpoint
 from ottla.config.load import load_broker_config
 from ottla.local.waiting import until
+from ottla.net.server import Serve
 from ottla.runtime.disk import RealDisk
 from ottla.runtime.real import RealRuntime
 from ottla.wire import messages
@@ -21,6 +22,7 @@ from ottla.wire.tree import Message
 from tests.harness.fast_clock import FastRuntime
 
 R = TypeVar("R", bound=Message)
+Intercept = Callable[[Serve], Serve]
 
 DEADLINE_S = 60.0
 
@@ -34,7 +36,13 @@ def run(act: Callable[[], Awaitable[None]]) -> None:
 
 
 async def start_broker(
-    directory: Path, broker_id: int, disk: RealDisk | None = None, clock_speed: float = 1.0, /, **settings: str
+    directory: Path,
+    broker_id: int,
+    disk: RealDisk | None = None,
+    clock_speed: float = 1.0,
+    intercept: Intercept | None = None,
+    /,
+    **settings: str,
 ) -> Broker:
     flags = {
         "broker.id": str(broker_id),
@@ -46,7 +54,7 @@ async def start_broker(
     }
     runtime = FastRuntime(clock_speed)
     runtime.disk = disk or runtime.disk
-    broker = Broker(load_broker_config(flags=flags), runtime)
+    broker = Broker(load_broker_config(flags=flags), runtime, intercept=intercept)
     await broker.start()
     return broker
 
@@ -60,13 +68,20 @@ async def stop_broker(broker: Broker) -> None:
 
 @asynccontextmanager
 async def brokers(
-    directory: Path, count: int = 2, disks: Sequence[RealDisk] = (), /, **settings: str
+    directory: Path,
+    count: int = 2,
+    disks: Sequence[RealDisk] = (),
+    intercept: Intercept | None = None,
+    /,
+    **settings: str,
 ) -> AsyncIterator[list[Broker]]:
-    """Brokers 1 to `count`, on these disks if there are some; the first is controller. All of them know each other."""
+    """Brokers 1 to `count`, on these disks if there are some; the first is controller. All of them know each other.
+    `intercept` is called with what serves the requests, and returns what serves them instead."""
     started: list[Broker] = []
     try:
         for number in range(1, count + 1):
-            broker = await start_broker(directory, number, disks[number - 1] if disks else None, **settings)
+            disk = disks[number - 1] if disks else None
+            broker = await start_broker(directory, number, disk, 1.0, intercept, **settings)
             started.append(broker)  # one by one: what has started is stopped, even if the next one does not start
         await until(lambda: all(len(broker.image.brokers) == count for broker in started))
         yield started

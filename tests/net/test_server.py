@@ -432,17 +432,23 @@ def test_delayed_operations_complete_after_the_request_that_completes_them():
     happened: list[str] = []
     waiting: list[Pending] = []
 
+    class Produced:
+        def __init__(self, pending: Pending) -> None:
+            self._pending = pending
+
+        def complete(self) -> None:
+            happened.append("answered")
+            self._pending.resolve(frame(b"produced"))
+
     class Waits:
-        due: list[Pending]
+        due: list[Produced]
 
         def __init__(self) -> None:
             self.due = []
 
-        def complete_due(self) -> None:
+        def take_due(self, next_iteration: bool = False) -> list[Produced]:
             due, self.due = self.due, []
-            for pending in due:
-                happened.append("answered")
-                pending.resolve(frame(b"produced"))
+            return due
 
     waits = Waits()
 
@@ -451,7 +457,7 @@ def test_delayed_operations_complete_after_the_request_that_completes_them():
             waiting.append(Pending(overlaps=True))
             return waiting[-1]
         asyncio.get_running_loop().call_soon(happened.append, "next turn")
-        waits.due.append(waiting.pop())
+        waits.due.append(Produced(waiting.pop()))
         happened.append("served")
         return frame(b"fetched!")
 

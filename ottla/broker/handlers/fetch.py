@@ -139,13 +139,13 @@ class DelayedFetch:
     """A Fetch with fewer readable bytes than `min_bytes`: it waits for more, for its deadline, or for another
     change."""
 
-    __slots__ = ("_delayed", "_look_first", "_marked", "_reader", "_short", "finished", "pending")
+    __slots__ = ("_delayed", "_expired", "_look_first", "_marked", "_reader", "_short", "finished", "pending")
 
     def __init__(self, handler: FetchHandler, reader: FetchReader, short: int) -> None:
         self._delayed = handler.delayed
         self._reader = reader
         self._short = short
-        self._marked = self._look_first = False
+        self._marked = self._look_first = self._expired = False
         self.finished = False
         self.pending = reader.pending = Pending()
         self.pending.abandoned = self._stop_waiting
@@ -165,11 +165,13 @@ class DelayedFetch:
             self._delayed.mark(self, next_iteration=True)
 
     def expire(self) -> None:
-        self.complete(expired=True)
+        self._expired = True
+        self._delayed.mark(self)
 
-    def complete(self, *, expired: bool = False) -> None:
+    def complete(self) -> None:
+        expired, self._expired = self._expired, False
         if self.finished and not expired:
-            return  # it expired, or was abandoned
+            return  # it was completed, or abandoned
         reader = self._reader
         message, session = reader.message, reader.session
         self._marked = False

@@ -11,6 +11,7 @@ from ottla.broker.dispatch import Request, serves
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log.checkpoints import LOG_STARTS
 from ottla.replication.partition import Partition
+from ottla.replication.waits import DelayedOperations
 from ottla.wire.apis import DELETE_RECORDS, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from ottla.wire.schema.delete_records import (
     DeleteRecordsPartition,
@@ -45,7 +46,6 @@ EARLIEST_PENDING_UPLOAD = -6
 OFFSET_NOT_AVAILABLE_FROM = 5
 DELETE_MS_MAX = 600_000
 """The longest wait for followers in DeleteRecords, whatever timeout the client asks for."""
-DELETE_CHECK_SECONDS = 0.02
 CONSUMER = -1
 """The replica id of clients; -2 is a debugging consumer."""
 
@@ -157,7 +157,7 @@ async def delete_records(context: Context, message: DeleteRecordsRequest, reques
             results.append(result)
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
     if await _persist(context, begun):
-        await _followed(context, begun, deadline)
+        await DelayedDeleteRecords(context.delayed, begun, deadline).done
     return DeleteRecordsResponse(topics=topics)
 
 
@@ -198,13 +198,39 @@ def _delete(
     return Deletion(partition, offset, result)
 
 
-async def _followed(context: Context, deletions: list[Deletion], deadline: float) -> None:
-    """Wait until the in-sync followers have deleted the records, or the timeout."""
-    while True:
-        deletions = [deletion for deletion in deletions if not _settled(deletion)]
-        if not deletions or context.runtime.now() >= deadline:
-            return
-        await asyncio.sleep(DELETE_CHECK_SECONDS)
+class DelayedDeleteRecords:
+    """Waits until the in-sync followers have deleted the records, or the timeout."""
+
+    def __init__(self, delayed: DelayedOperations, deletions: list[Deletion], deadline: float) -> None:
+        self._delayed = delayed
+        self._deletions = deletions
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.finished = False
+        for deletion in deletions:
+            deletion.partition.high_watermark_listeners[self] = None
+            deletion.partition.leader.low_watermark_listeners[self] = None
+        delayed.add(self, deadline)
+        self.on_low_watermark()
+
+    def on_low_watermark(self) -> None:
+        settled = [_settled(deletion) for deletion in self._deletions]  # of all: each notes its result
+        if all(settled) and not self.finished:
+            self._delayed.finish(self)
+            self._delayed.mark(self)
+
+    def on_high_watermark(self, size: int) -> None:
+        if size == 0:  # the leader or the ISR may be another one
+            self.on_low_watermark()
+
+    def expire(self) -> None:
+        self._delayed.mark(self)
+
+    def complete(self) -> None:
+        for deletion in self._deletions:
+            deletion.partition.high_watermark_listeners.pop(self, None)
+            deletion.partition.leader.low_watermark_listeners.pop(self, None)
+        if not self.done.done():
+            self.done.set_result(None)
 
 
 def _settled(deletion: Deletion) -> bool:

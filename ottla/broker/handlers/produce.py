@@ -242,7 +242,7 @@ class DelayedProduce:
             self._fail(entry, ErrorCode.request_timed_out)
             entry[0].give_up(self)
         self.awaited.clear()
-        self.complete()
+        self._delayed.mark(self)
 
     def complete(self) -> None:
         self.pending.resolve(self._request.frame(produce.encode_response(self._request.version, self._answers)))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
-from ottla.broker.handlers.replies import overlapping
+from ottla.broker.handlers.replies import respond
+from ottla.coordinator.coordinator_service import Promise
+from ottla.coordinator.decision import Reply
 from ottla.coordinator.marker_writer import TransactionEnd
 from ottla.errors import ErrorCode, Refused
 from ottla.log.producers import NO_SEQUENCE, ProducerStateEntry
 from ottla.net.server import Pending
+from ottla.replication.waits import DelayedOperations
 from ottla.wire.apis import DESCRIBE_PRODUCERS, WRITE_TXN_MARKERS
 from ottla.wire.schema import describe_producers
 from ottla.wire.schema.write_txn_markers import (
@@ -27,12 +29,10 @@ COMMIT_TIMEOUT_S = 10.0
 
 
 @serves(WRITE_TXN_MARKERS)
-def handle(context: Context, message: WriteTxnMarkersRequest, request: Request) -> Pending:
-    return overlapping(context, request, _write(context, message))
-
-
-async def _write(context: Context, message: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    results = _Results(message)
+def handle(
+    context: Context, message: WriteTxnMarkersRequest, request: Request
+) -> WriteTxnMarkersResponse | Pending:
+    delayed = DelayedMarkers(context.delayed, message)
     for number, marker in enumerate(message.markers):
         end = TransactionEnd(
             marker.producer_id,
@@ -43,31 +43,41 @@ async def _write(context: Context, message: WriteTxnMarkersRequest) -> WriteTxnM
         )
         for topic in marker.topics:
             for index in topic.partition_indexes:
-                context.marker_writer.write(topic.name, index, end, partial(results.done, number, topic.name, index))
-    await results.wait()
-    return results.response()
+                context.marker_writer.write(topic.name, index, end, partial(delayed.done, number, topic.name, index))
+    promise = delayed.wait(context.runtime.now() + COMMIT_TIMEOUT_S)
+    return respond(promise, request, delayed.response, overlaps=True)
 
 
-class _Results:
+class DelayedMarkers:
     """The error code of each marker; REQUEST_TIMED_OUT for those without one in time."""
 
-    def __init__(self, message: WriteTxnMarkersRequest) -> None:
+    def __init__(self, delayed: DelayedOperations, message: WriteTxnMarkersRequest) -> None:
+        self._delayed = delayed
         self._message = message
         self._codes: dict[tuple[int, str, int], ErrorCode] = {}
         self._left = sum(len(topic.partition_indexes) for marker in message.markers for topic in marker.topics)
-        self._all = asyncio.get_running_loop().create_future()
+        self._promise = Promise(delayed)
+        self.finished = True  # it does not wait yet
 
     def done(self, number: int, topic: str, index: int, code: ErrorCode) -> None:
         self._codes[number, topic, index] = code
         self._left -= 1
-        if not self._left and not self._all.done():
-            self._all.set_result(None)
+        if not self._left and not self.finished:
+            self._delayed.finish(self)
+            self._promise.answer(self._codes)
 
-    async def wait(self) -> None:
+    def wait(self, deadline: float) -> Promise:
         if self._left:
-            await asyncio.wait([self._all], timeout=COMMIT_TIMEOUT_S)
+            self.finished = False
+            self._delayed.add(self, deadline)
+        else:
+            self._promise.answer(self._codes)
+        return self._promise
 
-    def response(self) -> WriteTxnMarkersResponse:
+    def expire(self) -> None:
+        self._promise.answer(self._codes)
+
+    def response(self, _: Reply) -> WriteTxnMarkersResponse:
         return WriteTxnMarkersResponse(
             markers=[
                 WritableTxnMarkerResult(

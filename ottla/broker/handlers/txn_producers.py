@@ -159,7 +159,7 @@ def _add(
     partitions = _partitions(topics)
     unknown = {partition for partition in partitions if context.image.partition(*partition) is None}
     if unknown:
-        promise = Promise()
+        promise = Promise(context.delayed)
         promise.answer(
             {
                 partition: ErrorCode.unknown_topic_or_partition
