@@ -7,12 +7,12 @@ import re
 import threading
 import warnings
 from collections.abc import Collection
-from difflib import get_close_matches
 from types import TracebackType
 from typing import Final, Self
 
 import ottla.broker.handlers  # noqa: F401 (registers what is served)
 from ottla.broker.dispatch import served_apis
+from ottla.config.named_options import did_you_mean
 from ottla.errors import ErrorCode
 from ottla.local.proxy import Interception
 from ottla.wire.apis import APIS, METADATA
@@ -149,10 +149,6 @@ def _name(error: ErrorCode | str) -> str:
     return error.name if isinstance(error, ErrorCode) else error
 
 
-def _near(name: str, known: Collection[str]) -> str:
-    return next(iter(get_close_matches(name, known, n=1)), "")
-
-
 def api_key_of(name: str) -> int:
     """`Produce`, `produce`, `OffsetCommit`, `offset_commit`: an API that brokers serve to clients."""
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
@@ -164,8 +160,8 @@ def api_key_of(name: str) -> int:
         raise ValueError(f"{name} is not served to clients: no request would meet this fault")
     if plain in NOT_SERVED:
         raise ValueError(f"{name} is an API of Kafka that Ottla does not serve: no request would meet this fault")
-    near = _near(plain, names)
-    hint = f"; did you mean {names[near]!r}?" if near else f"; there are {', '.join(names.values())}"
+    shown = {plain: repr(each) for plain, each in names.items()}
+    hint = did_you_mean(plain, names, f"there are {', '.join(names.values())}", shown=shown)
     raise ValueError(f"there is no API {name!r}{hint}")
 
 
@@ -177,9 +173,9 @@ def error_of(error: ErrorCode | int | str | None) -> ErrorCode | str | None:
         return ErrorCode(error)
     name = error.lower().removeprefix("_")
     if name not in ErrorCode.__members__:
-        near = _near(name, [*ErrorCode.__members__, DISCONNECT])
-        hint = f"did you mean {near!r}?" if near else f"for example 'not_leader_or_follower', or {DISCONNECT!r}"
-        raise ValueError(f"there is no error {error!r}; {hint}")
+        known = {each: repr(each) for each in (*ErrorCode.__members__, DISCONNECT)}
+        hint = did_you_mean(name, known, f"for example 'not_leader_or_follower', or {DISCONNECT!r}", shown=known)
+        raise ValueError(f"there is no error {error!r}{hint}")
     return ErrorCode[name]
 
 

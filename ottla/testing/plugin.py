@@ -50,9 +50,9 @@ def _marked(request: pytest.FixtureRequest) -> Mapping[str, Any]:
         unknown = mark.kwargs.keys() - KEYWORDS.keys()
         if unknown or mark.args:
             given = ", ".join(sorted(unknown)) or str(mark.args)
-            from difflib import get_close_matches
+            from ottla.config.named_options import nearest
 
-            near = [meant for name in sorted(unknown) for meant in get_close_matches(name, KEYWORDS, n=1)]
+            near = list(filter(None, (nearest(name, KEYWORDS) for name in sorted(unknown))))
             hint = f"; did you mean {', '.join(near)}?" if near else ""
             raise pytest.UsageError(f"@pytest.mark.ottla takes {', '.join(KEYWORDS)}, by name; not {given}{hint}")
         wanted = mark.kwargs | wanted

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.config.named_options import did_you_mean
 from ottla.spark.connectors import postgres_options as postgres
 from ottla.spark.options import BadOption, write_options
 from ottla.spark.pipeline import failures, storage
@@ -34,11 +34,11 @@ def strange_settings(pipeline: Pipeline, spark: SparkSession) -> list[Problem]:
     jvm: Any = spark._jvm
     companion = getattr(getattr(jvm.org.apache.spark.sql.internal, "SQLConf$"), "MODULE$")  # of Scala
     known = {str(entry.key()) for entry in companion.getConfigEntries().toArray()}
-    near = {name: difflib.get_close_matches(name, known, n=1, cutoff=0.85) for name in named if name not in known}
+    hints = {name: did_you_mean(name, known, cutoff=0.85) for name in named if name not in known}
     return [
-        Problem(pipeline.line_of(name), f"Spark does not know the setting {name}; did you mean {found[0]}?")
-        for name, found in near.items()
-        if found
+        Problem(pipeline.line_of(name), f"Spark does not know the setting {name}{hint}")
+        for name, hint in hints.items()
+        if hint
     ]
 
 
