@@ -20,6 +20,24 @@ PATCHED = {
     "tests/client/core/test_wait_reasons.py: wait_reasons": "when a client reports what it waits for: no setting",
     "tests/net/test_http.py: http": "the HTTP server of probes is not on the hot path",
 }
+CALLBACKS = frozenset({"abandoned", "ended", "in_use", "notify"})
+"""Attributes that are made to be set."""
+REPLACED = {
+    "tests/cli/test_output.py: drawn.isatty": "a stream",
+    "tests/cli/test_serve.py: broker_main.run": "what the command starts; in a process of its own",
+    "tests/client/consuming/test_fetcher.py: run.client.send": "the client of the test",
+    "tests/cluster/test_controller_loop.py: cluster._view.store.commit": "the store, not on the hot path",
+    "tests/conftest.py: scheduler._split_scope": "of pytest-xdist",
+    "tests/coordinator/test_shard.py: machine.replay": "the machine of the test",
+    "tests/log/test_manifest.py: disk.rename": "the disk of the runtime",
+    "tests/log/test_partition_log.py: log.active.log.sync": "a file of the runtime",
+    "tests/log/test_swap.py: disk.rename": "the disk of the runtime",
+    "tests/log/test_sync.py: log.disk.write_atomic": "the disk of the runtime",
+    "tests/replication/test_partition.py: disk.sync_dir": "the disk of the runtime",
+    "tests/replication/test_replica_fetcher.py: runtime.now": "the clock of the runtime",
+    "tests/testing/test_broker.py: thread.close": "of the fixtures for users, not on the hot path",
+}
+"""Methods of single objects."""
 SUBCLASSED = {"RebalanceListener": "made to be subclassed by users of the client"}
 ANNOTATIONS_READ = {"ottla/client/core/settings.py": "once for each kind of client, when the first is made"}
 
@@ -52,6 +70,14 @@ class Uses:
             if hot(node.module) or hot(f"{node.module}.{each.name}.")
         }
         self.patched: set[str] = set()
+        self.replaced: set[str] = set()
+        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        self._inner = {
+            inner.name
+            for node in functions
+            for inner in ast.walk(node)
+            if inner is not node and isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
         self.subclassed: set[str] = set()
         for node in nodes:
             if isinstance(node, ast.ClassDef):
@@ -66,12 +92,20 @@ class Uses:
                 for target in node.targets:
                     if isinstance(target, ast.Attribute):
                         self._patches(target.value)
+                        self._replaces(target, node.value)
 
     def _patches(self, target: ast.expr) -> None:
         if isinstance(target, ast.Constant) and hot(str(target.value)):
             self.patched.add(str(target.value))
         elif root(target) in self.names:
             self.patched.add(root(target))
+
+    def _replaces(self, target: ast.Attribute, value: ast.expr) -> None:
+        """Whether a method of an object is replaced by a function of the test, or its class by another."""
+        is_function = isinstance(value, ast.Lambda) or (isinstance(value, ast.Name) and value.id in self._inner)
+        own = isinstance(target.value, ast.Name) and target.value.id == "self"
+        if (is_function and not own and target.attr not in CALLBACKS) or target.attr == "__class__":
+            self.replaced.add(ast.unparse(target))
 
 
 @cache
@@ -82,6 +116,11 @@ def uses(folder: str) -> dict[str, Uses]:
 def test_no_test_patches_a_module_or_class_of_the_hot_path():
     found = {f"{name}: {what}" for name, each in uses("tests").items() for what in each.patched}
     assert found == set(PATCHED)
+
+
+def test_no_test_replaces_a_method_of_an_object_of_the_hot_path():
+    found = {f"{name}: {what}" for name, each in uses("tests").items() for what in each.replaced}
+    assert found == set(REPLACED)
 
 
 def test_no_test_and_no_part_of_the_simulator_subclasses_a_class_of_the_hot_path():

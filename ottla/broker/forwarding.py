@@ -13,11 +13,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from functools import wraps
+from ipaddress import ip_address
 from typing import Any, Final
 
 from ottla.access.session import ANONYMOUS, Session, decode_principal
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response, TreeHandler, serves
+from ottla.broker.peers import NOT_CONTROLLER
 from ottla.broker.topic_creation import catch_up
 from ottla.errors import ErrorCode, Fault, Refused, StorageFault
 from ottla.net.outbound import PeerLost, Unreached
@@ -33,7 +35,6 @@ Forwarded = Callable[[Context, Any, Request], Coroutine[object, object, Response
 RETRY_SECONDS: Final = 0.1
 WAIT_SECONDS_MAX: Final = 30.0
 """The longest wait, whatever timeout the client asks for."""
-_NOT_CONTROLLER: Final = "This is not the correct controller for this cluster."
 _TOO_LATE: Final = "The controller did not answer in time."
 _IN_DOUBT: Final = "did not answer: whether this was done is not known"
 _NOT_DONE: Final = "does not answer, so there is no controller, and nothing was done"
@@ -68,7 +69,7 @@ def by_controller(handler: TreeHandler) -> Forwarded:
         if not request.session.forwarded and request.session.broker_id is None:
             return await _Forwarding(context, message, request, here).run()
         if not context.cluster.is_controller:  # the forwarding broker will find the right one
-            raise Refused(ErrorCode.not_controller, _NOT_CONTROLLER)
+            raise Refused(ErrorCode.not_controller, NOT_CONTROLLER)
         return await here(context, message, request)
 
     return answered
@@ -141,7 +142,10 @@ async def envelope(context: Context, message: EnvelopeRequest, request: Request)
     if not context.cluster.is_controller:  # the forwarding broker will find the right one
         return EnvelopeResponse(error_code=ErrorCode.not_controller)
     principal = decode_principal(message.request_principal) if message.request_principal else ANONYMOUS
-    address = message.client_host_address.decode("ascii", "replace")
+    try:
+        address = str(ip_address(message.client_host_address))
+    except ValueError:
+        address = "?"
     session = Session(request.session.listener_name, principal=principal, address=address, forwarded=True)
     try:
         response = await context.serve_forwarded(memoryview(message.request_data), session)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from enum import Enum
+from ipaddress import ip_address
 from typing import Final, Protocol, TypeVar
 
 from ottla.access.session import Session, encode_principal
@@ -37,8 +38,17 @@ log = logging.getLogger("ottla.broker.peers")
 
 R = TypeVar("R", bound=Message)
 
+NOT_CONTROLLER: Final = "This is not the correct controller for this cluster."
 BACKOFF_S_MIN: Final = 0.05
 BACKOFF_S_MAX: Final = 1.0
+
+
+def packed_address(address: str) -> bytes:
+    """The bytes of an IP address, as an Envelope has them; none if the address is not known."""
+    try:
+        return ip_address(address).packed
+    except ValueError:
+        return b""
 
 
 class Lane(Enum):
@@ -159,11 +169,13 @@ class BrokerPeers:
         request = EnvelopeRequest(
             request_data=request_header(api_key, version, 0, client_id) + body,
             request_principal=encode_principal(session.principal),
-            client_host_address=session.address.encode(),
+            client_host_address=packed_address(session.address),
         )
         answer = await connection.call(request, EnvelopeResponse, timeout_s)
         if answer.error_code:
-            raise Refused(ErrorCode(answer.error_code), "This is not the correct controller for this cluster.")
+            code = ErrorCode(answer.error_code)
+            not_controller = code == ErrorCode.not_controller
+            raise Refused(code, NOT_CONTROLLER if not_controller else f"The controller answered {code.name.upper()}.")
         response = memoryview(answer.response_data or b"")
         _, pos = parse_response_header(response, api_key, version)
         return response[pos:]

@@ -14,7 +14,7 @@ from ottla.cluster.requests import TopicSpec
 from ottla.errors import Refused, StorageFault
 from ottla.local.waiting import until
 from ottla.replication.partition import ACKS_ALL
-from tests.harness.full_disk import FULL, fill_disk
+from tests.harness.full_disk import FULL, FullDisk
 from tests.harness.in_process import brokers, run
 from tests.replication.test_partition import NOW_MS, batch
 
@@ -93,15 +93,16 @@ def test_successful_writes_are_logged_and_the_entry_is_removed(caplog):
 
 def test_every_failed_append_is_noted_whatever_its_origin(tmp_path, caplog):
     async def test():
-        async with brokers(tmp_path, 1) as (broker,):
+        disk = FullDisk()
+        async with brokers(tmp_path, 1, [disk]) as (broker,):
             await broker.cluster.create_topics([TopicSpec("orders", 1, 1)])
             await until(lambda: broker.replicas.get("orders", 0))
             partition = broker.replica_manager.find("orders", 0)
             partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
-            disk = fill_disk(partition)
+            disk.fill("/orders-0/")
             with pytest.raises(Refused, match=FULL):
                 partition.append(batch(b"b"), ACKS_ALL, NOW_MS)
-            disk.full = False
+            disk.make_room()
             partition.append(batch(b"b"), ACKS_ALL, NOW_MS)
             await until(lambda: ("INFO", "orders-0: the disk accepts writes again") in lines(caplog))
 
@@ -112,19 +113,20 @@ def test_every_failed_append_is_noted_whatever_its_origin(tmp_path, caplog):
 
 def test_the_producer_reports_a_storage_error_and_continues_when_the_disk_has_space(tmp_path):
     async def test():
-        async with brokers(tmp_path, 1) as (broker,):
+        disk = FullDisk()
+        async with brokers(tmp_path, 1, [disk]) as (broker,):
             await broker.cluster.create_topics([TopicSpec("orders", 1, 1)])
             await until(lambda: broker.replicas.get("orders", 0))
             bootstrap = f"127.0.0.1:{broker.listeners[0].port}"
             async with Producer(bootstrap, delivery_timeout_ms=900, batch_size=1, request_timeout_ms=500) as producer:
                 await producer.send_and_wait("orders", b"first")
-                disk = fill_disk(broker.replica_manager.find("orders", 0))
+                disk.fill("/orders-0/")
                 # A batch each, and so many that the broker calls those behind the first out of order.
                 refused = [await producer.send("orders", b"refused") for _ in range(30)]
                 for promise in refused:
                     with pytest.raises(TimedOut, match=f"kafka storage error: cannot write .*{FULL}; make room"):
                         await promise
-                disk.full = False
+                disk.make_room()
                 assert (await producer.send_and_wait("orders", b"second")).offset == 1
 
     run(test)

@@ -23,7 +23,7 @@ from ottla.wire.schema.list_offsets import (
     ListOffsetsTopic,
 )
 from tests.broker.test_traffic import METRICS, page
-from tests.harness.full_disk import refuse_checkpoints
+from tests.harness.full_disk import FullDisk
 from tests.harness.in_process import Client, brokers, run
 from tests.replication.test_partition import batch
 
@@ -133,15 +133,15 @@ def test_delete_records_gets_not_leader_when_leadership_moves(tmp_path):
 
 def test_a_full_disk_is_an_error_of_the_partition_only(tmp_path):
     async def test():
-        async with brokers(tmp_path, 1, **METRICS) as (broker,):
+        disk = FullDisk()
+        async with brokers(tmp_path, 1, [disk], **METRICS) as (broker,):
             partition = await led(broker, 1)
             for value in (b"a", b"b", b"c"):
                 partition.append(batch(value, timestamp=(now_ms := broker.runtime.wall_ms())), 1, now_ms)
-            full = True
-            refuse_checkpoints(broker, "log-start-offset-checkpoint", while_=lambda: full)
+            disk.fill("/log-start-offset-checkpoint")
             async with Client.to(broker) as client:
                 assert await deleted(client, 2, 1000) == (ErrorCode.kafka_storage_error, -1)
-                full = False
+                disk.make_room()
                 assert await deleted(client, 2, 1000) == (ErrorCode.none, 2)
             metrics = await page(broker)
             assert metrics['ottla_errors_total{api="DeleteRecords",error="KAFKA_STORAGE_ERROR"}'] == 1
@@ -151,7 +151,8 @@ def test_a_full_disk_is_an_error_of_the_partition_only(tmp_path):
 
 def test_on_a_full_disk_delete_records_removes_files_first(tmp_path):
     async def test():
-        async with brokers(tmp_path, 1, log_segment_bytes="1048576") as (broker,):
+        disk = FullDisk()
+        async with brokers(tmp_path, 1, [disk], log_segment_bytes="1048576") as (broker,):
             partition = await led(broker, 1)
             for value in (b"a", b"b", b"c"):
                 partition.append(batch(value, timestamp=(now_ms := broker.runtime.wall_ms())), 1, now_ms)
@@ -161,7 +162,7 @@ def test_on_a_full_disk_delete_records_removes_files_first(tmp_path):
             def full() -> bool:
                 return len([*directory.glob("*.log*")]) > 2
 
-            refuse_checkpoints(broker, "log-start-offset-checkpoint", while_=full)
+            disk.fill("/log-start-offset-checkpoint", while_=full)
             async with Client.to(broker) as client:
                 assert await deleted(client, 2, 1000) == (ErrorCode.none, 2)
             assert partition.log.segments[0].base_offset == 2

@@ -1,47 +1,45 @@
-"""A disk that refuses what one log wants to append, for as long as a test says so."""
+"""A real disk that has no room for what is written under one name, for as long as a test says so."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from ottla.broker.broker import Broker
 from ottla.errors import StorageFault
-from ottla.replication.partition import Partition
+from ottla.runtime import Buffer
+from ottla.runtime.disk import RealDisk, RealFile
 
 FULL = "No space left on device"
 
 
-class FullFile:
-    """A segment's file that takes no more, and is the real one in everything else."""
+class FullFile(RealFile):
+    def __init__(self, disk: FullDisk, path: str, create: bool) -> None:
+        super().__init__(disk, path, create)
+        self.disk = disk
 
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self.full = True
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def append(self, *buffers: Any) -> None:
-        if self.full:
-            raise StorageFault(f"cannot write {self._file.path}: {FULL}")
-        self._file.append(*buffers)
+    def append(self, *buffers: Buffer) -> None:
+        self.disk.check(self.path)
+        super().append(*buffers)
 
 
-def fill_disk(partition: Partition) -> FullFile:
-    file = FullFile(partition.log.active.log)
-    partition.log.active.log = file
-    return file
+class FullDisk(RealDisk):
+    def __init__(self) -> None:
+        super().__init__()
+        self._refuses: Callable[[str], bool] = lambda path: False
 
+    def fill(self, name: str, while_: Callable[[], bool] = lambda: True) -> None:
+        """Refuse to append to files, and to replace files, that have this name in their path."""
+        self._refuses = lambda path: name in path and while_()
 
-def refuse_checkpoints(broker: Broker, name: str, *, while_: Callable[[], bool]) -> None:
-    """The disk has no room for this checkpoint file for as long as a condition holds."""
-    disk: Any = broker.runtime.disk
-    write = disk.write_atomic
+    def make_room(self) -> None:
+        self._refuses = lambda path: False
 
-    def refusing(path: str, data: bytes) -> None:
-        if path.endswith(name) and while_():
+    def check(self, path: str) -> None:
+        if self._refuses(path):
             raise StorageFault(f"cannot write {path}: {FULL}")
-        write(path, data)
 
-    disk.write_atomic = refusing
+    def open(self, path: str, *, create: bool = False) -> FullFile:
+        return FullFile(self, path, create)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        self.check(path)
+        super().write_atomic(path, data)

@@ -14,7 +14,7 @@ from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.runtime.disk import RealDisk
 from ottla.wire.batch import read_header
 from ottla.wire.records import Record, build_batch, iterate
-from tests.harness.full_disk import fill_disk
+from tests.harness.full_disk import FullDisk
 
 NOW_MS = 1_790_000_000_000
 
@@ -32,8 +32,8 @@ def leading(in_sync: tuple[int, ...] = (1,), epoch: int = 0, leader: int = 1) ->
 
 @pytest.fixture
 def partition(tmp_path):
-    def make(state: State | None = None, **policy: object) -> Partition:
-        log = PartitionLog.open(RealDisk(), str(tmp_path / "t-0"), LogConfig(), now_ms=NOW_MS)
+    def make(state: State | None = None, disk: RealDisk | None = None, **policy: object) -> Partition:
+        log = PartitionLog.open(disk or RealDisk(), str(tmp_path / "t-0"), LogConfig(), now_ms=NOW_MS)
         made = Partition("t", bytes(16), 0, 1, log, AppendPolicy(**policy))  # type: ignore[arg-type]
         made.become(state or leading())
         return made
@@ -148,11 +148,11 @@ def test_refused_batches_are_taken_again_in_sequence_order(partition):
 
 
 def test_batches_behind_one_that_a_full_disk_refused_are_refused_with_the_same_error(partition):
-    p = partition()
+    p = partition(disk=(disk := FullDisk()))
     assert sent_by(p, 0) == [0]
-    disk = fill_disk(p)
+    disk.fill("/t-0/")
     assert sent_by(p, 1) == [ErrorCode.kafka_storage_error]
-    disk.full = False
+    disk.make_room()
     assert sent_by(p, 2, 1, 2) == [ErrorCode.kafka_storage_error, 1, 2]
 
 
