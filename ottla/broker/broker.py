@@ -282,6 +282,7 @@ class Broker:
             await self._hand_over()
         for coordinator in self.context.coordinators:
             coordinator.close()
+        answer_due(self.delayed)  # NOT_COORDINATOR, before the connections are closed
         await self.isr.stop()
         await self.replica_manager.stop()
         self.peers.close()
