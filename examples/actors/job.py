@@ -42,11 +42,11 @@ def enriched(actors: DataFrame, colleges: DataFrame) -> DataFrame:
     return joined.select("key", when(col("actor").isNotNull(), to_json(enriched)).alias("value"))
 
 
-def start(spark: SparkSession, bootstrap: str, database: str, place: str, once: bool = False) -> list[StreamingQuery]:
+def start(spark: SparkSession, bootstrap: str, database: str, storage: str, once: bool = False) -> list[StreamingQuery]:
     colleges = spark.read.format("ottla-postgres").options(url=database, table="colleges").load()
 
     def begin(name: str, writer: DataStreamWriter) -> StreamingQuery:
-        writer = writer.queryName(name).option("checkpointLocation", f"{place}/checkpoints/{name}")
+        writer = writer.queryName(name).option("checkpointLocation", f"{storage}/checkpoints/{name}")
         if not once:
             return writer.start()
         query = writer.trigger(availableNow=True).start()
@@ -62,7 +62,7 @@ def start(spark: SparkSession, bootstrap: str, database: str, place: str, once: 
 
     columns = ("cast(key as int) id", "a.name", "a.college", "a.city", "a is null gone")
     rows = result("table").selectExpr(*columns).writeStream.format("ottla-postgres")
-    files = result("hadoop").selectExpr("key", "a.*").writeStream.foreachBatch(ParquetEpochs(f"{place}/parquet"))
+    files = result("hadoop").selectExpr("key", "a.*").writeStream.foreachBatch(ParquetEpochs(f"{storage}/parquet"))
     return [
         begin("capture", to_topic(captured(spark, database), "actors")),
         begin("enrich", to_topic(enriched(topic(spark, bootstrap, "actors"), colleges), "actors-enriched")),
@@ -73,6 +73,6 @@ def start(spark: SparkSession, bootstrap: str, database: str, place: str, once: 
 
 if __name__ == "__main__":
     session = SparkSession.builder.appName("actors").getOrCreate()
-    bootstrap, database, place = sys.argv[1:4]
-    for query in start(session, bootstrap, database, place):
+    bootstrap, database, storage = sys.argv[1:4]
+    for query in start(session, bootstrap, database, storage):
         query.awaitTermination()

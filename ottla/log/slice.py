@@ -62,10 +62,10 @@ class Slice:
         self._truncations = log.truncations
 
     @property
-    def placed(self) -> bool:
+    def located(self) -> bool:
         return self.position >= 0
 
-    def place(self, start_hint: int = -1, end_hint: int = -1, *, wait: bool = False) -> bool:
+    def locate(self, start_hint: int = -1, end_hint: int = -1, *, wait: bool = False) -> bool:
         """Find the position and length. False: that needs a read from the device. Hints are for the active segment."""
         position = start_hint if start_hint >= 0 else self._find_start(wait)
         if position < 0:
@@ -128,7 +128,7 @@ class Slice:
         if self.position < 0 or self.length > bytes_max:
             self._bytes_max = bytes_max
             self._whole_first_batch = whole_first_batch
-            self._though_deleted(lambda: self.place(wait=True))
+            self._though_deleted(lambda: self.locate(wait=True))
         return self.length
 
     def __len__(self) -> int:
@@ -157,7 +157,7 @@ class Slice:
     def load_nowait(self) -> Buffer | None:
         """The bytes if they are in memory; None: offload `load`."""
         self.check()
-        if self.position < 0 and not self.place():
+        if self.position < 0 and not self.locate():
             return None
         length = self.length
         more = length + BASE_OFFSET_BYTES
@@ -179,7 +179,7 @@ class Slice:
 
     def _read(self) -> Buffer:
         if self.position < 0:
-            self.place(wait=True)
+            self.locate(wait=True)
         return self._file.pread(self.length, self.position)
 
     # -- in chunks -------------------------------------------------------------------------------------------

@@ -169,11 +169,11 @@ def verify_partition(
 
 def confirmed(found: Checked, again: Checked) -> Checked:
     """What was found twice: the same thing in the same place."""
-    seen = {_place(finding) for finding in again.findings}
-    return again._replace(findings=tuple(finding for finding in found.findings if _place(finding) in seen))
+    seen = {_location(finding) for finding in again.findings}
+    return again._replace(findings=tuple(finding for finding in found.findings if _location(finding) in seen))
 
 
-def _place(finding: Finding) -> tuple[str, int, str]:
+def _location(finding: Finding) -> tuple[str, int, str]:
     return finding.path, finding.position, re.sub(r"\d+", "", finding.what)
 
 

@@ -146,9 +146,9 @@ def test_one_fetch_returns_many_partitions(broker, connection, make_topic):
     topic = make_topic(partitions=20)
     for partition in range(20):
         produce(connection, topic, batch([str(partition).encode()]), partition=partition)
-    place = fetch_fields(topic)["topics"][0]["partitions"][0]
-    places = [{**place, "partition": partition} for partition in range(20)]
-    fields = {**fetch_fields(topic), "topics": [{"topic": topic, "partitions": places}]}
+    topic_partition = fetch_fields(topic)["topics"][0]["partitions"][0]
+    partitions = [{**topic_partition, "partition": partition} for partition in range(20)]
+    fields = {**fetch_fields(topic), "topics": [{"topic": topic, "partitions": partitions}]}
     answer = connection.call("fetch", 11, **fields)
     found = {each["partition_index"]: each["high_watermark"] for each in answer["responses"][0]["partitions"]}
     assert found == dict.fromkeys(range(20), 1)

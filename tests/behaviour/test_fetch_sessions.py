@@ -22,7 +22,7 @@ class Session:
         self.session_id, self.epoch = 0, 0
 
     def fetch(self, offsets: dict[int, int], forget: list[int] | None = None, **options: Any) -> dict[str, Any]:
-        places = [
+        partitions = [
             {
                 "partition": partition,
                 "current_leader_epoch": -1,
@@ -39,7 +39,7 @@ class Session:
             "max_bytes": 1 << 24,
             "session_id": self.session_id,
             "session_epoch": self.epoch,
-            "topics": [{"topic": self.topic, "partitions": places}] if places else [],
+            "topics": [{"topic": self.topic, "partitions": partitions}] if partitions else [],
             "forgotten_topics_data": [{"topic": self.topic, "partitions": forget}] if forget else [],
             **options,
         }
@@ -124,13 +124,13 @@ def test_a_client_reads_five_hundred_partitions(broker, make_topic):
     writer.produce(broker.bootstrap, topic, records)
     consumer = KafkaPython().consumer(broker.bootstrap)
     try:
-        places = [kafka.TopicPartition(topic, i) for i in range(500)]
-        consumer.assign(places)
-        consumer.seek_to_beginning(*places)
+        partitions = [kafka.TopicPartition(topic, i) for i in range(500)]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
         seen: dict[int, list[bytes]] = {i: [] for i in range(500)}
         for _ in range(200):
-            for place, messages in consumer.poll(1_000, max_records=2_000).items():
-                seen[place.partition] += [message.value for message in messages]
+            for partition, messages in consumer.poll(1_000, max_records=2_000).items():
+                seen[partition.partition] += [message.value for message in messages]
             if sum(map(len, seen.values())) >= 1_000:
                 break
         assert seen == {i: [str(i).encode()] * 2 for i in range(500)}

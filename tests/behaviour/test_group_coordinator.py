@@ -226,8 +226,8 @@ def fetch(
 ) -> dict[str, dict[int, tuple[int, str, int]]]:
     group = {"group_id": group_id, "topics": topics, "member_id": None, "member_epoch": -1}
     answer = connection.call("offset_fetch", version, group_id=group_id, topics=topics, groups=[group])
-    place = answer["groups"][0] if version >= 8 else answer
-    assert place.get("error_code", NO_ERROR) == NO_ERROR
+    found = answer["groups"][0] if version >= 8 else answer
+    assert found.get("error_code", NO_ERROR) == NO_ERROR
     return {
         each["name"]: {
             partition["partition_index"]: (
@@ -235,7 +235,7 @@ def fetch(
             )
             for partition in each["partitions"]
         }
-        for each in place["topics"]
+        for each in found["topics"]
     }  # fmt: skip
 
 
@@ -277,8 +277,8 @@ def test_offset_fetch_of_several_groups(connection: Connection, make_member, top
 
 def test_offset_metadata_may_have_4096_characters(connection: Connection, make_member, topic: str):
     def commit(note: str) -> int:
-        place = {"partition_index": 0, "committed_offset": 1, "committed_metadata": note}
-        topics = [{"name": topic, "partitions": [place]}]
+        partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": note}
+        topics = [{"name": topic, "partitions": [partition]}]
         fields = {"group_id": make_member().group_id, "generation_id_or_member_epoch": -1}
         answer = connection.call("offset_commit", 8, topics=topics, **fields)
         code: int = answer["topics"][0]["partitions"][0]["error_code"]

@@ -51,8 +51,8 @@ def fetched(broker: WatchedBroker, group_id: str, topic: str) -> tuple[int, str 
         assert partition["error_code"] == NO_ERROR
         return partition
 
-    place = wait_for(fetch, f"the offsets of {group_id}")
-    return place["committed_offset"], place["metadata"]
+    committed = wait_for(fetch, f"the offsets of {group_id}")
+    return committed["committed_offset"], committed["metadata"]
 
 
 def test_no_acknowledged_commit_is_lost(start_broker: StartBroker):
@@ -236,8 +236,8 @@ def test_consumers_read_everything_though_the_broker_is_killed_again_and_again(s
             while not stop.is_set():
                 message = consumer.poll(0.1)
                 if message is not None and message.error() is None:
-                    place = message.partition(), message.offset()
-                    assert seen.setdefault(place, message.value()) == message.value()
+                    position = message.partition(), message.offset()
+                    assert seen.setdefault(position, message.value()) == message.value()
                 elif message is None:
                     with contextlib.suppress(confluent_kafka.KafkaException):  # nothing to commit, or nobody to take it
                         consumer.commit(asynchronous=False)

@@ -19,8 +19,10 @@ def connection(broker):
 
 def list_offset(connection: Connection, topic: str, timestamp: int, version: int = 8) -> tuple[int, int, int]:
     """(error, timestamp, offset)"""
-    place = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
-    answer = connection.call("list_offsets", version, replica_id=-1, topics=[{"name": topic, "partitions": [place]}])
+    partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+    answer = connection.call(
+        "list_offsets", version, replica_id=-1, topics=[{"name": topic, "partitions": [partition]}]
+    )
     found = answer["topics"][0]["partitions"][0]
     return found["error_code"], found["timestamp"], found["offset"]
 
@@ -98,12 +100,12 @@ def test_the_end_of_a_leader_epoch_is_the_log_end(connection, topic, version):
     produce(connection, topic, batch([b"x"] * 4))
 
     def end_of(epoch: int, current: int = -1) -> tuple[int, int, int]:
-        place = {"partition": 0, "current_leader_epoch": current, "leader_epoch": epoch}
+        partition = {"partition": 0, "current_leader_epoch": current, "leader_epoch": epoch}
         answer = connection.call(
             "offset_for_leader_epoch",
             version,
             replica_id=-2,
-            topics=[{"topic": topic, "partitions": [place]}],
+            topics=[{"topic": topic, "partitions": [partition]}],
         )
         found = answer["topics"][0]["partitions"][0]
         return found["error_code"], found["leader_epoch"], found["end_offset"]

@@ -14,7 +14,7 @@ COMMITS = 900
 SETTINGS = ("--set", "offsets.topic.num.partitions=1", "--set", "offsets.topic.segment.bytes=1048576")
 
 
-def places(offset: int) -> list[TopicPartition]:
+def partitions_at(offset: int) -> list[TopicPartition]:
     return [TopicPartition("t", index, offset) for index in range(PARTITIONS)]
 
 
@@ -25,7 +25,7 @@ def member(broker: WatchedBroker) -> Consumer:
 def committed(broker: WatchedBroker) -> set[int]:
     consumer = member(broker)
     try:
-        return {place.offset for place in consumer.committed(places(0), 20)}
+        return {partition.offset for partition in consumer.committed(partitions_at(0), 20)}
     finally:
         consumer.close()
 
@@ -36,7 +36,7 @@ def test_offsets_live_in_a_compacted_topic_and_outlive_its_compaction(start_brok
     admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(20)
     consumer = member(broker)
     for offset in range(1, COMMITS + 1):
-        consumer.commit(offsets=places(offset), asynchronous=False)
+        consumer.commit(offsets=partitions_at(offset), asynchronous=False)
     consumer.close()
     resource = ConfigResource(ConfigResource.Type.TOPIC, OFFSETS)
     assert admin.describe_configs([resource])[resource].result(20)["cleanup.policy"].value == "compact"

@@ -104,8 +104,8 @@ def test_deleted_records_stay_deleted_after_a_restart(broker, restart):
     topic = topic_on(broker)
     CONFLUENT.produce(broker.bootstrap, topic, [Record(b"x")] * 10)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    place = confluent_kafka.TopicPartition(topic, 0, 4)
-    admin.delete_records([place])[place].result(30)
+    partition = confluent_kafka.TopicPartition(topic, 0, 4)
+    admin.delete_records([partition])[partition].result(30)
     restart(broker)
     assert CONFLUENT.bounds(broker.bootstrap, topic) == (4, 10)
 

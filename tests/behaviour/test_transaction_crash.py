@@ -251,9 +251,9 @@ class Copier(threading.Thread):
         topics = [{"name": self.source, "partition_indexes": [self.partition]}]
         answer = connection.call("offset_fetch", 7, group_id=self.group, topics=topics, require_stable=True)
         right(answer["error_code"])
-        place = answer["topics"][0]["partitions"][0]
-        right(place["error_code"])
-        return max(int(place["committed_offset"]), 0)
+        partition = answer["topics"][0]["partitions"][0]
+        right(partition["error_code"])
+        return max(int(partition["committed_offset"]), 0)
 
 
 class Trouble(Exception):

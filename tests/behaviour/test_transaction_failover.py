@@ -133,9 +133,7 @@ def test_a_transaction_continues_after_its_coordinator_was_killed(brokers: Broke
 class Copier(threading.Thread):
     """Copies numbers to a partition, some in each transaction together with how far it has come."""
 
-    def __init__(
-        self, brokers: Brokers, source: str, target: str, partition: int, count: int, *, second: bool
-    ) -> None:
+    def __init__(self, brokers: Brokers, source: str, target: str, partition: int, count: int, *, second: bool) -> None:
         super().__init__(daemon=True)
         self.brokers = brokers
         self.source = source
@@ -196,9 +194,9 @@ class Copier(threading.Thread):
         topics = [{"name": self.source, "partition_indexes": [self.partition]}]
         answer = connection.call("offset_fetch", 7, group_id=self.group, topics=topics, require_stable=True)
         right(answer["error_code"])
-        place: dict[str, Any] = answer["topics"][0]["partitions"][0]
-        right(place["error_code"])
-        return max(int(place["committed_offset"]), 0)
+        partition: dict[str, Any] = answer["topics"][0]["partitions"][0]
+        right(partition["error_code"])
+        return max(int(partition["committed_offset"]), 0)
 
 
 def _has_copied(copiers: list[Copier], count: int) -> bool:

@@ -107,7 +107,7 @@ class Raw:
         return answer["error_code"]
 
     def commit_offset(self, group: str, topic: str, offset: int, *, version: int = 5, partition: int = 0) -> int:
-        place = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1}
+        topic_partition = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1}
         answer = self.connection.call(
             "txn_offset_commit",
             version,
@@ -116,7 +116,7 @@ class Raw:
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             generation_id=-1,
-            topics=[{"name": topic, "partitions": [place]}],
+            topics=[{"name": topic, "partitions": [topic_partition]}],
         )
         return answer["topics"][0]["partitions"][0]["error_code"]
 
@@ -292,8 +292,8 @@ def test_offsets_of_the_second_version_are_added_by_committing_them(connection: 
             topics=[{"name": topic, "partition_indexes": [0]}],
             require_stable=stable,
         )
-        place = answer["topics"][0]["partitions"][0]
-        return place["committed_offset"], place["error_code"]
+        partition = answer["topics"][0]["partitions"][0]
+        return partition["committed_offset"], partition["error_code"]
 
     assert producer.commit_offset(group, topic, 5) == NONE
     assert committed(stable=False) == (-1, NONE)

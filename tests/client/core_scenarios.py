@@ -39,7 +39,7 @@ def scenarios(name: str) -> list:
     ]
 
 
-def place(word: str) -> tuple[str, int]:
+def partition_named(word: str) -> tuple[str, int]:
     found = re.fullmatch(r"([a-z]+)(\d+)", word)
     assert found, f"{word!r} is no partition"
     return found[1], int(found[2])
@@ -161,7 +161,7 @@ class Scenario:
             leader, _, epoch = value.partition("@")
             topic.partitions.append(
                 metadata.MetadataResponsePartition(
-                    partition_index=place(word)[1],
+                    partition_index=partition_named(word)[1],
                     leader_id=-1 if leader == "none" else int(leader),
                     leader_epoch=int(epoch or 0),
                 )
@@ -193,11 +193,11 @@ class Scenario:
     def do_hint(self, word: str, leader: str, verdict: str = "news") -> None:
         node, _, epoch = leader.partition("@")
         endpoint = Node(int(node), f"h{node}", int(node))
-        news = self.metadata.hinted(*place(word), Leader(int(node), int(epoch)), [endpoint])
+        news = self.metadata.hinted(*partition_named(word), Leader(int(node), int(epoch)), [endpoint])
         assert news == (verdict == "news")
 
     def do_leads(self, *words: str) -> None:
         for word in words:
             name, _, leader = word.partition("=")
-            known = self.metadata.leader(*place(name))
+            known = self.metadata.leader(*partition_named(name))
             assert f"{known.node_id}@{known.epoch}" == leader, f"{name}: {known}"

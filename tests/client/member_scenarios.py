@@ -77,14 +77,14 @@ def scenarios(name: str) -> list:
     ]
 
 
-def place(word: str) -> TopicPartition:
+def partition_named(word: str) -> TopicPartition:
     found = re.fullmatch(r"([a-z]+)(\d+)", word)
     assert found, f"{word!r} is no partition"
     return TopicPartition(found[1], int(found[2]))
 
 
-def places(words: Iterable[str]) -> list[TopicPartition]:
-    return [place(word) for word in words if word != "nothing"]
+def partitions_named(words: Iterable[str]) -> list[TopicPartition]:
+    return [partition_named(word) for word in words if word != "nothing"]
 
 
 def shown(partitions: Iterable[TopicPartition]) -> str:
@@ -184,7 +184,7 @@ class Scenario:
         actual = "closed" if self.machine.closed else "failed" if self.machine.failure else self.machine.state.value
         assert actual == state
         if owned:
-            assert shown(self.machine.owned) == shown(places(owned))
+            assert shown(self.machine.owned) == shown(partitions_named(owned))
 
     def take(self, *kinds: type[Message]) -> Message:
         for request in self.in_flight:
@@ -234,7 +234,7 @@ class Scenario:
     def joined_member(self, assignor: str, word: str) -> join_group.JoinGroupResponseMember:
         member_id, topics, *rest = word.split(":")
         owned, _, generation = (rest[0] if rest else "@-1").partition("@")
-        kept = places(owned.split(",")) if owned else []
+        kept = partitions_named(owned.split(",")) if owned else []
         since = int(generation or -1)
         subscription = Subscription(
             topics=tuple(topics.split(",")),
@@ -254,7 +254,7 @@ class Scenario:
         return self.classic.metadata_changed(counts, self.now)
 
     def do_synced(self, *words: str) -> list[Action]:
-        return self.answer(self.take(SyncGroupRequest), assignment=encode_assignment(places(words)))
+        return self.answer(self.take(SyncGroupRequest), assignment=encode_assignment(partitions_named(words)))
 
     def do_beat(self, code: str = "none") -> list[Action]:
         return self.answer(self.take(HeartbeatRequest), error_code=ErrorCode[code])
@@ -270,7 +270,7 @@ class Scenario:
         assignment = None
         if words:
             by_topic: dict[str, list[int]] = {}
-            for partition in places(words):
+            for partition in partitions_named(words):
                 by_topic.setdefault(partition.topic, []).append(partition.partition)
             reported = [
                 ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id(topic), partitions=numbers)

@@ -58,9 +58,9 @@ def test_a_leader_that_dies_costs_no_record_and_no_order(brokers: Brokers, proto
                     await asyncio.to_thread(brokers[brokers.leader(topic)].kill)
                 if number % 10 == 0:
                     await asyncio.sleep(0.001)
-            places = [metadata.offset for metadata in await asyncio.gather(*sent)]
+            written = [metadata.offset for metadata in await asyncio.gather(*sent)]
             for partition in range(PARTITIONS):
-                offsets = [at for at in places[partition::PARTITIONS] if at >= 0]
+                offsets = [at for at in written[partition::PARTITIONS] if at >= 0]
                 assert offsets == sorted(offsets)
             await until(lambda: sum(map(len, seen.values())) >= RECORDS, "everything read", 45)
             ends = await consumer.end_offsets([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
@@ -76,11 +76,11 @@ def test_partitions_move_and_preferred_replicas_lead(brokers: Brokers, fresh_nam
     topic = fresh_name()
 
     async def scenario() -> None:
-        place = TopicPartition(topic, 0)
+        topic_partition = TopicPartition(topic, 0)
         async with Admin(brokers.bootstrap) as admin, Producer(brokers.bootstrap) as producer:
             await admin.create_topics([NewTopic(topic, assignment={0: [1, 2]})])
             await producer.send_and_wait(topic, b"before")
-            await admin.reassign({place: [3, 2]})
+            await admin.reassign({topic_partition: [3, 2]})
 
             async def moved() -> bool:
                 partition = (await admin.describe_topics([topic]))[topic].partitions[0]
@@ -88,7 +88,7 @@ def test_partitions_move_and_preferred_replicas_lead(brokers: Brokers, fresh_nam
 
             await until(moved, "the move")
             assert await admin.list_reassignments() == {}
-            await admin.elect_leaders([place])
+            await admin.elect_leaders([topic_partition])
 
             async def led() -> bool:
                 return (await admin.describe_topics([topic]))[topic].partitions[0].leader == 3

@@ -62,8 +62,8 @@ async def consume(bootstrap: tuple[str, int], topic: str, count: int, settings: 
 
     def all_read() -> bool:
         while taken := machine.take(1000):
-            for place, records in taken.items():
-                read[place.partition] += records
+            for partition, records in taken.items():
+                read[partition.partition] += records
         return sum(map(len, read.values())) >= count
 
     await driver.run_until(all_read)

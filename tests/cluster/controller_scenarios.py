@@ -159,7 +159,7 @@ class ControllerScenario:
         assignments = [(number, ids(each)) for number, each in enumerate(replicas.split("|"))]
         return self.create(TopicSpec(name, assignments=assignments, configs=configs))
 
-    def do_place(self, name: str, partitions: str, factor: str) -> str | None:
+    def do_create(self, name: str, partitions: str, factor: str) -> str | None:
         self.topic_shown = name
         return self.create(TopicSpec(name, int(partitions), int(factor)))
 

@@ -177,10 +177,10 @@ class GroupScenario:
             f"{each.group_id} {each.group_type} {each.group_state} {each.protocol_type or '-'}" for each in listed
         ]
 
-    def do_fetch(self, *places: str) -> None:
+    def do_fetch(self, *partitions: str) -> None:
         topics = None
-        if places:
-            wanted = [place.split(":") for place in places]
+        if partitions:
+            wanted = [partition.split(":") for partition in partitions]
             topics = [OffsetFetchRequestTopics(name=name, partition_indexes=[int(at)]) for name, at in wanted]
         request = OffsetFetchRequestGroup(group_id=GROUP, topics=topics)
         self._apply(self.groups.fetch_offsets(request, self.token("fetch"), stable=False))
@@ -189,7 +189,7 @@ class GroupScenario:
         for decision in self.groups.expire_offsets(self._now_ms):
             self._apply(decision)
 
-    def do_delete(self, what: str, *places: str) -> None:
+    def do_delete(self, what: str, *partitions: str) -> None:
         token = self.token("admin")
         try:
             if what == "group":
@@ -199,7 +199,7 @@ class GroupScenario:
                     OffsetDeleteRequestTopic(
                         name=name, partitions=[OffsetDeleteRequestPartition(partition_index=int(index))]
                     )
-                    for name, index in (place.split(":") for place in places)
+                    for name, index in (partition.split(":") for partition in partitions)
                 ]
                 self._apply(self.groups.delete_offsets(OffsetDeleteRequest(group_id=GROUP, topics=topics), token))
         except Refused as refused:
@@ -266,17 +266,17 @@ class GroupScenario:
     def member_commit(self, who: str, names: list[str], options: dict[str, str], token: Token) -> Decision:
         topics = [
             OffsetCommitRequestTopic(
-                name=place.partition(":")[0],
+                name=partition.partition(":")[0],
                 partitions=[
                     OffsetCommitRequestPartition(
-                        partition_index=int(place.partition(":")[2]),
+                        partition_index=int(partition.partition(":")[2]),
                         committed_offset=int(offset),
                         committed_metadata=options.get("note"),
                     )
                 ],
             )
-            for place, offset in options.items()
-            if ":" in place
+            for partition, offset in options.items()
+            if ":" in partition
         ]
         request = OffsetCommitRequest(
             group_id=GROUP,

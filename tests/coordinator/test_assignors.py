@@ -21,18 +21,18 @@ def again(members: Mapping[str, MemberSpec], assigned: Mapping[str, Assignment])
     return {who: MemberSpec(spec.topics, assigned.get(who, {})) for who, spec in members.items()}
 
 
-def places(assignment: Assignment) -> set[tuple[bytes, int]]:
+def partitions_of(assignment: Assignment) -> set[tuple[bytes, int]]:
     return {(topic, partition) for topic, partitions in assignment.items() for partition in partitions}
 
 
 def counts(assigned: Mapping[str, Assignment]) -> list[int]:
-    return sorted(len(places(each)) for each in assigned.values())
+    return sorted(len(partitions_of(each)) for each in assigned.values())
 
 
 def moved(before: Mapping[str, Assignment], after: Mapping[str, Assignment]) -> int:
     """How many partitions have a member now that is not the one they had."""
-    owners = {place: who for who, each in before.items() for place in places(each)}
-    return sum(owners.get(place, who) != who for who, each in after.items() for place in places(each))
+    owners = {partition: who for who, each in before.items() for partition in partitions_of(each)}
+    return sum(owners.get(partition, who) != who for who, each in after.items() for partition in partitions_of(each))
 
 
 def test_uniform_assignor_balances_over_all_topics():
@@ -114,7 +114,7 @@ def test_every_subscribed_partition_has_one_subscribed_member(group, name: str):
     members, counts_of = group
     assigned = ASSIGNORS[name](members, counts_of)
     wanted = frozenset[bytes]().union(*(spec.topics for spec in members.values()))
-    read = [place for each in assigned.values() for place in places(each)]
+    read = [partition for each in assigned.values() for partition in partitions_of(each)]
     assert sorted(read) == sorted((topic, number) for topic in wanted for number in range(counts_of[topic]))
     assert assigned.keys() == members.keys()
     assert all(each.keys() <= members[who].topics for who, each in assigned.items())
@@ -126,7 +126,7 @@ def test_every_subscribed_partition_has_one_subscribed_member(group, name: str):
 def test_no_single_move_improves_a_uniform_assignment(group):
     members, counts_of = group
     assigned = uniform(members, counts_of)
-    load = {who: len(places(each)) for who, each in assigned.items()}
+    load = {who: len(partitions_of(each)) for who, each in assigned.items()}
     for who, each in assigned.items():
         for topic in each:
             takers = [other for other, spec in members.items() if topic in spec.topics]

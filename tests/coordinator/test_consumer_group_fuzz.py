@@ -165,7 +165,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_partition_has_two_readers(self) -> None:
-        read = [place for reader in self.readers.values() for place in reader.reads]
+        read = [partition for reader in self.readers.values() for partition in reader.reads]
         assert len(read) == len(set(read))
 
     @invariant()
@@ -186,7 +186,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         image = self.scenario.context.image
         state: Any = self.scenario.groups.get(GROUP)
         wanted = {name for name in image.topics if state.subscribes(name)}
-        read = {place for reader in self.readers.values() for place in reader.reads & (reader.reported or set())}
+        read = {
+            partition for reader in self.readers.values() for partition in reader.reads & (reader.reported or set())
+        }
         assert read == {
             (image.topics[name].id, number) for name in wanted for number in range(len(image.topics[name].partitions))
         }

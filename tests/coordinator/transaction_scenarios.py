@@ -175,8 +175,8 @@ class TransactionScenario:
         value = self.machine.get(transactional_id)
         if value is None:
             return "Dead"
-        places = [f"{topic}:{index}" for topic, index in value.partitions]
-        return " ".join([value.state.label, f"{value.producer_id}:{value.producer_epoch}", *places])
+        partitions = [f"{topic}:{index}" for topic, index in value.partitions]
+        return " ".join([value.state.label, f"{value.producer_id}:{value.producer_epoch}", *partitions])
 
     def markers(self) -> str:
         return " · ".join(

@@ -249,7 +249,7 @@ def produce(connection: Connection, topic: str, records: bytes | None, **options
 
 def fetch_fields(topic: str, offset: int = 0, **options: Any) -> dict[str, Any]:
     """A sessionless Fetch of partition 0."""
-    place = {
+    partition = {
         "partition": options.pop("partition", 0),
         "current_leader_epoch": -1,
         "fetch_offset": offset,
@@ -258,7 +258,7 @@ def fetch_fields(topic: str, offset: int = 0, **options: Any) -> dict[str, Any]:
         "partition_max_bytes": options.pop("partition_max_bytes", 1 << 20),
     }
     base = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 24, "session_epoch": -1}
-    named = {"topic": topic, "topic_id": options.pop("topic_id", None), "partitions": [place]}
+    named = {"topic": topic, "topic_id": options.pop("topic_id", None), "partitions": [partition]}
     return {**base, "topics": [named], **options}
 
 

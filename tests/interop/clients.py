@@ -173,7 +173,7 @@ def take(consumer: Any, count: int) -> list[Record]:
     while len(records) < count:
         if time.monotonic() > deadline:
             assigned = consumer.position(consumer.assignment())
-            bounds = [consumer.get_watermark_offsets(place, timeout=5) for place in assigned]
+            bounds = [consumer.get_watermark_offsets(partition, timeout=5) for partition in assigned]
             raise AssertionError(
                 f"read {len(records)} of {count} records in {TIMEOUT_S:g} s; the reader is at {assigned}, "
                 f"the partition has {bounds}"
@@ -248,17 +248,17 @@ class KafkaPython:
 
     def consume(self, bootstrap, topic, count, *, start=EARLIEST, partition=0):
         consumer = self.consumer(bootstrap)
-        place = kafka.TopicPartition(topic, partition)
+        topic_partition = kafka.TopicPartition(topic, partition)
         records: list[Record] = []
         deadline = time.monotonic() + TIMEOUT_S
         try:
-            consumer.assign([place])
+            consumer.assign([topic_partition])
             if start == EARLIEST:
-                consumer.seek_to_beginning(place)
+                consumer.seek_to_beginning(topic_partition)
             elif start == LATEST:
-                consumer.seek_to_end(place)
+                consumer.seek_to_end(topic_partition)
             else:
-                consumer.seek(place, start)
+                consumer.seek(topic_partition, start)
             while len(records) < count:
                 assert time.monotonic() < deadline, f"read {len(records)} of {count} records"
                 for batch in consumer.poll(500, max_records=count - len(records)).values():
@@ -269,17 +269,19 @@ class KafkaPython:
 
     def bounds(self, bootstrap, topic, partition=0):
         consumer = self.consumer(bootstrap)
-        place = kafka.TopicPartition(topic, partition)
+        topic_partition = kafka.TopicPartition(topic, partition)
         try:
-            return consumer.beginning_offsets([place])[place], consumer.end_offsets([place])[place]
+            return consumer.beginning_offsets([topic_partition])[topic_partition], consumer.end_offsets(
+                [topic_partition]
+            )[topic_partition]
         finally:
             consumer.close()
 
     def offset_at(self, bootstrap, topic, timestamp_ms, partition=0):
         consumer = self.consumer(bootstrap)
-        place = kafka.TopicPartition(topic, partition)
+        topic_partition = kafka.TopicPartition(topic, partition)
         try:
-            found = consumer.offsets_for_times({place: timestamp_ms})[place]
+            found = consumer.offsets_for_times({topic_partition: timestamp_ms})[topic_partition]
             return None if found is None else found.offset
         finally:
             consumer.close()
@@ -319,20 +321,20 @@ class Aiokafka:
         return asyncio.run(run())
 
     def consume(self, bootstrap, topic, count, *, start=EARLIEST, partition=0):
-        place = aiokafka.TopicPartition(topic, partition)
+        topic_partition = aiokafka.TopicPartition(topic, partition)
 
         async def run() -> list[Record]:
             consumer = self.consumer(bootstrap)
             await consumer.start()
             records: list[Record] = []
             try:
-                consumer.assign([place])
+                consumer.assign([topic_partition])
                 if start == EARLIEST:
-                    await consumer.seek_to_beginning(place)
+                    await consumer.seek_to_beginning(topic_partition)
                 elif start == LATEST:
-                    await consumer.seek_to_end(place)
+                    await consumer.seek_to_end(topic_partition)
                 else:
-                    consumer.seek(place, start)
+                    consumer.seek(topic_partition, start)
                 while len(records) < count:
                     message = await asyncio.wait_for(consumer.getone(), TIMEOUT_S)
                     records.append(from_python_client(message))
@@ -348,28 +350,28 @@ class Aiokafka:
         )
 
     def bounds(self, bootstrap, topic, partition=0):
-        place = aiokafka.TopicPartition(topic, partition)
+        topic_partition = aiokafka.TopicPartition(topic, partition)
 
         async def run() -> tuple[int, int]:
             consumer = self.consumer(bootstrap)
             await consumer.start()
             try:
-                first = await consumer.beginning_offsets([place])
-                last = await consumer.end_offsets([place])
-                return first[place], last[place]
+                first = await consumer.beginning_offsets([topic_partition])
+                last = await consumer.end_offsets([topic_partition])
+                return first[topic_partition], last[topic_partition]
             finally:
                 await consumer.stop()
 
         return asyncio.run(run())
 
     def offset_at(self, bootstrap, topic, timestamp_ms, partition=0):
-        place = aiokafka.TopicPartition(topic, partition)
+        topic_partition = aiokafka.TopicPartition(topic, partition)
 
         async def run() -> int | None:
             consumer = self.consumer(bootstrap)
             await consumer.start()
             try:
-                found = (await consumer.offsets_for_times({place: timestamp_ms}))[place]
+                found = (await consumer.offsets_for_times({topic_partition: timestamp_ms}))[topic_partition]
                 return None if found is None else found.offset
             finally:
                 await consumer.stop()

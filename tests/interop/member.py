@@ -98,7 +98,7 @@ class RawMember:
         return code
 
     def commit(self, topic: str, offset: int, version: int = COMMIT, **fields: Any) -> int:
-        place = {"partition_index": 0, "committed_offset": offset, "committed_metadata": f"note {offset}"}
+        partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": f"note {offset}"}
         answer = self.connection.call(
             "offset_commit",
             version,
@@ -107,7 +107,7 @@ class RawMember:
             generation_id_or_member_epoch=self.generation_id,
             generation_id=self.generation_id,
             retention_time_ms=-1,
-            topics=[{"name": topic, "partitions": [place], **fields}],
+            topics=[{"name": topic, "partitions": [partition], **fields}],
             **self._instance(),
         )
         code: int = answer["topics"][0]["partitions"][0]["error_code"]

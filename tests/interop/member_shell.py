@@ -46,7 +46,7 @@ class Shell:
 
     @property
     def owned(self) -> set[int]:
-        return {place.partition for place in self.machine.owned}
+        return {partition.partition for partition in self.machine.owned}
 
     def of(self, kind: str) -> list[int]:
         return [partition for event, partitions in self.reported for partition in partitions if event == kind]
@@ -67,10 +67,10 @@ class Shell:
             case Send():
                 self.spawn(self.exchange(action))
             case Assign(partitions=partitions):
-                self.reported.append(("assigned", sorted(place.partition for place in partitions)))
+                self.reported.append(("assigned", sorted(partition.partition for partition in partitions)))
             case Revoke(partitions=partitions) | Lose(partitions=partitions):
                 word = "revoked" if isinstance(action, Revoke) else "lost"
-                self.reported.append((word, sorted(place.partition for place in partitions)))
+                self.reported.append((word, sorted(partition.partition for partition in partitions)))
                 self.loop.call_soon(self.tell, self.machine.called_back)
             case CountPartitions() | NameTopics():
                 self.spawn(self.look_up(action))
@@ -92,15 +92,15 @@ class Shell:
 
     async def call(self, request: Message, to: Node, timeout_s: float) -> Message:
         """The coordinator has a connection of its own: a join that waits holds up what comes behind it."""
-        place = (to.host, to.port, True) if to is not ANY_NODE else (self.broker.host, self.broker.port, False)
-        opening = self.connections.get(place)
+        address = (to.host, to.port, True) if to is not ANY_NODE else (self.broker.host, self.broker.port, False)
+        opening = self.connections.get(address)
         if opening is None:
-            opening = self.connections[place] = self.loop.create_task(BrokerConnection.open(*place[:2]))
+            opening = self.connections[address] = self.loop.create_task(BrokerConnection.open(*address[:2]))
         try:
             connection = await asyncio.shield(opening)
             return await connection.call(request, message_class(request.API_KEY, "response"), timeout_s=timeout_s)
         except ClientError:
-            self.connections.pop(place, None)
+            self.connections.pop(address, None)
             raise
 
     async def look_up(self, action: CountPartitions | NameTopics) -> None:

@@ -130,8 +130,8 @@ class TestConfluent:
 
     def test_records_are_deleted(self, broker, admin, topic):
         CONFLUENT.produce(broker.bootstrap, topic, [Record(str(i).encode()) for i in range(10)])
-        place = TopicPartition(topic, 0, 6)
-        deleted = admin.delete_records([place])[place].result(30)
+        partition = TopicPartition(topic, 0, 6)
+        deleted = admin.delete_records([partition])[partition].result(30)
         assert deleted.low_watermark == 6
         assert CONFLUENT.bounds(broker.bootstrap, topic) == (6, 10)
         read = CONFLUENT.consume(broker.bootstrap, topic, 4)
@@ -147,8 +147,8 @@ class TestConfluent:
             OffsetSpec.for_timestamp(1_750_000_000_300): 1,
         }
         for spec, expected in specs.items():
-            place = TopicPartition(topic, 0)
-            assert admin.list_offsets({place: spec})[place].result(30).offset == expected
+            partition = TopicPartition(topic, 0)
+            assert admin.list_offsets({partition: spec})[partition].result(30).offset == expected
 
     def test_the_cluster_is_described(self, broker, admin):
         described = admin.describe_cluster().result(30)
@@ -202,9 +202,9 @@ class TestKafkaPython:
 
     def test_offsets_are_listed(self, broker, python_admin, topic):
         CONFLUENT.produce(broker.bootstrap, topic, [Record(b"x")] * 5)
-        place = kafka.TopicPartition(topic, 0)
-        found = python_admin.list_partition_offsets({place: kafka.admin.OffsetSpec.LATEST})
-        assert found[place].offset == 5
+        partition = kafka.TopicPartition(topic, 0)
+        found = python_admin.list_partition_offsets({partition: kafka.admin.OffsetSpec.LATEST})
+        assert found[partition].offset == 5
 
     def test_the_cluster_and_its_log_directories_are_described(self, broker, python_admin, topic):
         cluster = python_admin.describe_cluster()

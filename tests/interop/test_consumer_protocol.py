@@ -257,8 +257,8 @@ def test_a_group_is_described_and_listed(admin: AdminClient, make_consumer_group
     (member,) = shown.members
     assert member.group_instance_id == "here"
     assert member.host.startswith("/")
-    places = {(each.topic, each.partition) for each in member.assignment.topic_partitions}
-    assert places == {(group.topic, 0), (group.topic, 1)}
+    partitions = {(each.topic, each.partition) for each in member.assignment.topic_partitions}
+    assert partitions == {(group.topic, 0), (group.topic, 1)}
     listed = {each.group_id: each for each in admin.list_consumer_groups().result(10).valid}
     assert (listed[group.id].state, listed[group.id].type) == (ConsumerGroupState.STABLE, ConsumerGroupType.CONSUMER)
     group.members[0].stop()
@@ -295,9 +295,9 @@ def test_the_group_goes_on_after_the_broker_was_killed(start_broker: StartBroker
         return [len(consumer.assignment()) for consumer in consumers] == [2, 2]
 
     def committed(consumer: confluent_kafka.Consumer) -> bool:
-        places = [TopicPartition(topic, place.partition, 5) for place in consumer.assignment()]
+        partitions = [TopicPartition(topic, partition.partition, 5) for partition in consumer.assignment()]
         try:
-            consumer.commit(offsets=places, asynchronous=False)
+            consumer.commit(offsets=partitions, asynchronous=False)
         except confluent_kafka.KafkaException as failure:
             if failure.args[0].retriable() or failure.args[0].code() in RETRIED:
                 return False
@@ -306,12 +306,12 @@ def test_the_group_goes_on_after_the_broker_was_killed(start_broker: StartBroker
 
     try:
         wait_for(settled, "both to have their share", SETTLE_S)
-        had = [sorted(place.partition for place in consumer.assignment()) for consumer in consumers]
+        had = [sorted(partition.partition for partition in consumer.assignment()) for consumer in consumers]
         broker.kill()
         broker.start()
         wait_for(lambda: all(map(committed, consumers)), "commits to the broker that is back", SETTLE_S)
         assert settled()
-        assert [sorted(place.partition for place in consumer.assignment()) for consumer in consumers] == had
+        assert [sorted(partition.partition for partition in consumer.assignment()) for consumer in consumers] == had
         assert events == []
     finally:
         for consumer in consumers:
@@ -397,8 +397,8 @@ def test_the_first_version_names_members_that_have_no_name(raw: Connection, grou
 def test_commits_and_fetches_with_an_old_epoch_are_refused(raw: Connection, group_id: str, topic: str):
     beat(raw, group_id, subscribed_topic_names=[topic])
     epoch = beat(raw, group_id, member_id="m2", subscribed_topic_names=[topic])["member_epoch"]
-    place = {"partition_index": 0, "committed_offset": 3, "committed_leader_epoch": -1, "committed_metadata": ""}
-    commit = {"group_id": group_id, "member_id": "m2", "topics": [{"name": topic, "partitions": [place]}]}
+    partition = {"partition_index": 0, "committed_offset": 3, "committed_leader_epoch": -1, "committed_metadata": ""}
+    commit = {"group_id": group_id, "member_id": "m2", "topics": [{"name": topic, "partitions": [partition]}]}
 
     def committed(**fields: Any) -> ErrorCode:
         answer = raw.call("offset_commit", 9, **commit, **fields)

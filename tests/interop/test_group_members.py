@@ -223,7 +223,7 @@ def test_a_changed_subscription_is_followed(broker, make_topic, group):
                 await settle([shell], [2])
                 shell.subscribe(two)
                 await settle([shell], [3])
-                assert {place.topic for place in shell.machine.owned} == {two}
+                assert {partition.topic for partition in shell.machine.owned} == {two}
                 await shell.close()
 
     asyncio.run(run())

@@ -27,7 +27,7 @@ def committed(broker, group_id: str, topic: str) -> dict[int, int]:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     asked = ConsumerGroupTopicPartitions(group_id)
     answer = admin.list_consumer_group_offsets([asked])[group_id].result(10)
-    return {place.partition: place.offset for place in answer.topic_partitions if place.topic == topic}
+    return {partition.partition: partition.offset for partition in answer.topic_partitions if partition.topic == topic}
 
 
 def test_two_groups_have_offsets_of_their_own(broker, topic, make_group, client):

@@ -176,7 +176,7 @@ def test_a_group_is_described_and_listed_by_clients(admin, make_topic, make_grou
     described = admin.describe_consumer_groups([group.id])[group.id].result(10)
     assert described.state == confluent_kafka.ConsumerGroupState.STABLE
     assert described.partition_assignor == "range"
-    shares = [[place.partition for place in member.assignment.topic_partitions] for member in described.members]
+    shares = [[partition.partition for partition in member.assignment.topic_partitions] for member in described.members]
     assert sorted(shares) == [[0], [1]]
     listed = admin.list_consumer_groups().result(10)
     assert group.id in {each.group_id for each in listed.valid}

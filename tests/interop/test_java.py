@@ -207,7 +207,7 @@ def test_transactions_of_the_java_client_and_its_tools(start_broker, tmp_path):
     create_topic(AdminClient({"bootstrap.servers": broker.bootstrap}), "t", 2)
     said = java(str(Path(__file__).parent / "Transactions.java"), broker.bootstrap, "t").splitlines()
     assert said[0] == "committed 19"
-    assert said[1].split() == sorted(f"{number}-{place}" for number in range(0, 20, 2) for place in range(2))
+    assert said[1].split() == sorted(f"{number}-{partition}" for number in range(0, 20, 2) for partition in range(2))
     command = "org.apache.kafka.tools.TransactionsCommand"
     shown = java(
         command, "--bootstrap-server", broker.bootstrap, "describe", "--transactional-id", "java-t"

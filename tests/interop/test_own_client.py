@@ -100,12 +100,12 @@ def test_own_client_shares_a_group_with_librdkafka(broker, make_topic, protocol)
 
 def test_offsets_committed_by_one_client_are_the_others(broker, topic):
     Confluent().produce(broker.bootstrap, topic, [Record(b"%d" % number) for number in range(10)])
-    place = TopicPartition(topic, 0)
+    partition = TopicPartition(topic, 0)
 
     async def commit() -> None:
         async with Consumer(bootstrap_servers=broker.bootstrap, group_id=topic, enable_auto_commit=False) as consumer:
-            consumer.assign([place])
-            await consumer.commit({place: 4})
+            consumer.assign([partition])
+            await consumer.commit({partition: 4})
 
     run(commit())
     other = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic})
@@ -116,7 +116,7 @@ def test_offsets_committed_by_one_client_are_the_others(broker, topic):
 
     async def go_on() -> int:
         async with Consumer(bootstrap_servers=broker.bootstrap, group_id=topic) as consumer:
-            consumer.assign([place])
+            consumer.assign([partition])
             return (await consumer.getone()).offset
 
     assert run(go_on()) == 7

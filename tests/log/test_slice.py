@@ -33,7 +33,7 @@ def test_no_batch_is_torn_when_there_is_less_room_than_it_needs(open_log):
     sent = fill(log, 3)
     for room in (-1, 0, 20, len(sent[0]) - 1):
         piece = log.read(0, room, limit=3, whole_first_batch=False)
-        assert piece.placed
+        assert piece.located
         assert piece.length == 0, f"{room} bytes"
     for room in range(len(sent[0]), 3 * len(sent[0]) + 1):
         whole = room // len(sent[0])
@@ -55,7 +55,7 @@ def test_a_cold_slice_keeps_to_the_room_that_is_left_when_it_is_measured(disk, o
         (0, False, 0),
     ]:
         piece = log.read(1, 5 * size, limit=9, whole_first_batch=True)
-        assert not piece.placed
+        assert not piece.located
         assert piece.fit(room, whole_first_batch=first) == piece.length == length
         assert piece.load() == b"".join(sent[1:])[:length]
     piece = log.read(1, 5 * size, limit=9)
@@ -113,7 +113,7 @@ def test_a_cold_read_is_placed_and_loaded_in_a_thread(disk, open_log):
     log = open_log(clean=True, segment_bytes=250)
     disk.cold = 1.0
     piece = log.read(1, 10_000, limit=9)
-    assert not piece.placed
+    assert not piece.located
     assert piece.load_nowait() is None
     assert piece.load() == b"".join(sent[1:3])
 

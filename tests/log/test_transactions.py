@@ -49,7 +49,7 @@ def test_a_marker_that_compaction_has_noted_a_time_in_says_the_same():
     for committed in (True, False):
         data, _ = markers.build(7, 2, Marker(committed, coordinator_epoch=9), NOW)
         header, opened = open_batch(bytes(data), 1000)
-        kept = [RecordSpan(*place) for place in record_spans(header, opened)]
+        kept = [RecordSpan(*span) for span in record_spans(header, opened)]
         assert markers.read(keep(header, opened, kept, horizon_ms=NOW + 86_400_000)) == Marker(committed, 9)
     assert markers.read(keep_header(header)) is None
 

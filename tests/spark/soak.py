@@ -96,10 +96,10 @@ class Input:
 
 
 class Driver:
-    def __init__(self, broker: WatchedBroker, database: str, place: Path, master: str) -> None:
-        self._command = [sys.executable, "-m", "tests.spark.soaking", broker.bootstrap, database, str(place), master]
-        self._place = place
-        self._log = place / "driver.log"
+    def __init__(self, broker: WatchedBroker, database: str, storage: Path, master: str) -> None:
+        self._command = [sys.executable, "-m", "tests.spark.soaking", broker.bootstrap, database, str(storage), master]
+        self._storage = storage
+        self._log = storage / "driver.log"
         self._killed = False
         self.ended = 0
         """How many times it ended without having been killed."""
@@ -136,7 +136,7 @@ class Driver:
         return min((sum(each.values()) for each in offsets), default=0)
 
     def _newest(self) -> list[Path]:
-        logs = (self._place / "checkpoints").glob("*/offsets")
+        logs = (self._storage / "checkpoints").glob("*/offsets")
         entries = [[entry for entry in log.iterdir() if entry.name.isdecimal()] for log in logs]
         return [max(each, key=lambda entry: int(entry.name)) for each in entries if each]
 
@@ -152,7 +152,7 @@ class Driver:
         wait_for(there, f"{count} batches", BATCH_S)
 
     def finish(self) -> None:
-        (self._place / "last").touch()
+        (self._storage / "last").touch()
         for _ in range(5):
             if self._wait_while_batches_come() == 0:
                 return
@@ -208,8 +208,8 @@ def counts_are_right(reported: list[Any], totals: dict[int, int], count: int) ->
 
 def soak(kills: int, seed: int, *, local: bool, directory: Path) -> bool:
     chance = random.Random(seed)
-    place = directory / "place"
-    place.mkdir()
+    storage = directory / "storage"
+    storage.mkdir()
     with ExitStack() as stack:
         broker = WatchedBroker(directory / "broker").start()
         stack.callback(broker.close)
@@ -220,7 +220,7 @@ def soak(kills: int, seed: int, *, local: bool, directory: Path) -> bool:
         with blocking.Admin(broker.bootstrap) as admin:
             admin.create_topics([NewTopic("source", 3), NewTopic("sink", 2), NewTopic("counts", 1)])
         cluster = None if local else stack.enter_context(Standalone(directory / "cluster"))
-        driver = Driver(broker, database, place, "local[2,4]" if cluster is None else cluster.url)
+        driver = Driver(broker, database, storage, "local[2,4]" if cluster is None else cluster.url)
         written = Input(broker.bootstrap, driver.read)
         written.start()
         stack.callback(written.stop)
@@ -258,7 +258,7 @@ def soak(kills: int, seed: int, *, local: bool, directory: Path) -> bool:
         with psycopg.connect(database) as db:
             table = Counter(row[0] for row in db.execute("select number from sink"))
             totals: dict[int, int] = dict(db.execute("select digit, total from totals").fetchall())
-        files = Counter(ds.dataset(place / "files", partitioning="hive").to_table()["number"].to_pylist())
+        files = Counter(ds.dataset(storage / "files", partitioning="hive").to_table()["number"].to_pylist())
         found = {"topic": numbers(broker.bootstrap, "sink"), "table": table, "Parquet": files}
         exact = [counted(name, each, written.count) for name, each in found.items()]
         exact.append(counts_are_right(committed(broker.bootstrap, "counts"), totals, written.count))

@@ -1,9 +1,9 @@
 """The driver that the soak kills: one topic into another topic, into a table and into Parquet, again and again; and
 counts of it, in update mode, into a topic and into a table.
 
-    python -m tests.spark.soaking BOOTSTRAP DATABASE PLACE MASTER
+    python -m tests.spark.soaking BOOTSTRAP DATABASE STORAGE MASTER
 
-It reads what there is, and begins anew. It ends after a round that began when the file PLACE/last was there.
+It reads what there is, and begins anew. It ends after a round that began when the file STORAGE/last was there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.spark.copying import session
 ROWS_PER_BATCH = 400
 
 
-def begin(spark: Any, bootstrap: str, database: str, place: Path) -> list[Any]:
+def begin(spark: Any, bootstrap: str, database: str, storage: Path) -> list[Any]:
     at = {"kafka.bootstrap.servers": bootstrap}
     numbers = (
         spark.readStream.format("ottla")
@@ -34,24 +34,24 @@ def begin(spark: Any, bootstrap: str, database: str, place: Path) -> list[Any]:
     writers = {
         "topic": numbers.select("key", "value").writeStream.format("ottla").options(**at, topic="sink"),
         "table": numbers.select("number").writeStream.format("ottla-postgres").options(url=database, table="sink"),
-        "files": numbers.select("number").writeStream.foreachBatch(ParquetEpochs((place / "files").as_uri())),
+        "files": numbers.select("number").writeStream.foreachBatch(ParquetEpochs((storage / "files").as_uri())),
         "counts": reported.writeStream.outputMode("update").foreachBatch(BatchSink("ottla", {**at, "topic": "counts"})),
         "totals": totals.writeStream.outputMode("update").foreachBatch(
             BatchSink("ottla-postgres", {"url": database, "table": "totals", "key": "digit"})
         ),
     }
     return [
-        writer.option("checkpointLocation", str(place / "checkpoints" / name)).trigger(availableNow=True).start()
+        writer.option("checkpointLocation", str(storage / "checkpoints" / name)).trigger(availableNow=True).start()
         for name, writer in writers.items()
     ]
 
 
-def main(bootstrap: str, database: str, place: Path, master: str) -> None:
-    spark = session(master, place)
+def main(bootstrap: str, database: str, storage: Path, master: str) -> None:
+    spark = session(master, storage)
     last = False
     while not last:
-        last = (place / "last").exists()
-        for query in begin(spark, bootstrap, database, place):
+        last = (storage / "last").exists()
+        for query in begin(spark, bootstrap, database, storage):
             query.awaitTermination()
     spark.stop()
 

@@ -151,7 +151,7 @@ def test_a_time_of_day_is_a_number_to_a_reader_whose_schema_says_so(spark, regis
 
 PIPELINE = """\
 name: orders
-storage: file://{place}
+storage: file://{storage}
 sources:
   orders:
     format: ottla
@@ -177,7 +177,7 @@ NOTE = {
 def test_a_pipeline_reads_avro_and_sends_the_rest_to_dead_letters(spark, broker, create: Create, tmp_path):
     orders, noted, bad = create(1), create(1), create(1)
     (tmp_path / "order.avsc").write_text(json.dumps(NOTE))
-    text = PIPELINE.format(place=tmp_path / "data", bootstrap=broker.bootstrap, orders=orders, noted=noted, bad=bad)
+    text = PIPELINE.format(storage=tmp_path / "data", bootstrap=broker.bootstrap, orders=orders, noted=noted, bad=bad)
     pipeline = document.parse(text, str(tmp_path / "pipeline.yaml"), {})
     assert checks.problems(pipeline) == []
 
@@ -206,7 +206,7 @@ def test_a_pipeline_reads_avro_and_sends_the_rest_to_dead_letters(spark, broker,
 
 
 def test_a_schema_that_is_none_is_said_with_its_line(tmp_path):
-    text = PIPELINE.format(place=tmp_path, bootstrap="localhost:9092", orders="a", noted="b", bad="c")
+    text = PIPELINE.format(storage=tmp_path, bootstrap="localhost:9092", orders="a", noted="b", bad="c")
     with pytest.raises(document.BadPipeline, match="cannot be read: No such file"):
         document.parse(text, str(tmp_path / "pipeline.yaml"), {})
     (tmp_path / "order.avsc").write_text('["int"]')

@@ -28,10 +28,10 @@ def committed(bootstrap: str, topic: str) -> list[tuple[int, bytes | None, bytes
     """Partition, key, value and headers of every record that counts."""
     config = {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
     with blocking.Consumer(topic, bootstrap_servers=bootstrap, config=config) as consumer:
-        places = [TopicPartition(topic, number) for number in consumer.partitions_for(topic)]
-        ends = consumer.end_offsets(places)
+        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for(topic)]
+        ends = consumer.end_offsets(partitions)
         found = []
-        while any(consumer.position(place) < end for place, end in ends.items()):
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
             for records in consumer.getmany(timeout_ms=1000, max_records=10_000).values():
                 found += [(each.partition, each.key, each.value, tuple(each.headers)) for each in records]
     return found

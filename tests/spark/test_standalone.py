@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(600)
 
 PIPELINE = """\
 name: copy
-storage: file://{place}
+storage: file://{storage}
 configuration:
   spark.driver.host: 127.0.0.1
   spark.driver.bindAddress: 127.0.0.1
@@ -50,11 +50,11 @@ class Run(Copy):
 
     def __init__(self, broker: WatchedBroker, directory: Path, master: str) -> None:
         super().__init__(broker, directory, master)
-        place = directory / "data"
-        self.checkpoint = place / "checkpoints" / "sink"
+        storage = directory / "data"
+        self.checkpoint = storage / "checkpoints" / "sink"
         self._file = directory / "pipeline.yaml"
         self._file.write_text(
-            PIPELINE.format(place=place, repository=REPOSITORY, bootstrap=broker.bootstrap, portion=ROWS_PER_BATCH)
+            PIPELINE.format(storage=storage, repository=REPOSITORY, bootstrap=broker.bootstrap, portion=ROWS_PER_BATCH)
         )
 
     def command(self) -> list[str]:

@@ -168,11 +168,11 @@ def test_a_topic_that_is_made_anew_while_its_end_is_asked_for_is_read_once(broke
     ends = OffsetLookup.ends
     numbers = [range(100, 150), range(200, 270)]
 
-    def late(cluster: OffsetLookup, places: Any) -> Any:
+    def late(cluster: OffsetLookup, partitions: Any) -> Any:
         monkeypatch.setattr(OffsetLookup, "ends", ends)
         make_anew(broker, topic, numbers[0])
         time.sleep(0.1)
-        return ends(cluster, places)
+        return ends(cluster, partitions)
 
     monkeypatch.setattr(OffsetLookup, "ends", late)
     with pytest.raises(DataLost, match="deleted and made anew"):
@@ -245,10 +245,10 @@ def test_while_a_query_is_stopped(broker, topic, kept, length, tmp_path):
 @pytest.mark.parametrize("kept", ["file", "group"])
 def test_queries_of_one_group_keep_their_ids_apart(broker, topic, kept, tmp_path):
     """Two sinks of one source that has a groupId, at different offsets."""
-    places = [tmp_path / name if kept == "file" else f"s3a://bucket/{name}" for name in ("one", "other")]
+    checkpoints = [tmp_path / name if kept == "file" else f"s3a://bucket/{name}" for name in ("one", "other")]
     one, other = (
-        Query(broker, topic, groupId=f"{topic}-seen", checkpointLocation=place, failOnDataLoss="false")
-        for place in places
+        Query(broker, topic, groupId=f"{topic}-seen", checkpointLocation=checkpoint, failOnDataLoss="false")
+        for checkpoint in checkpoints
     )
     one.run()
     write(broker, topic, range(20, 30))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import TopicPartition as ConfluentPartition
 
 from ottla.blocking import Admin
 from ottla.blocking import Producer as OttlaProducer
@@ -160,7 +160,7 @@ def test_a_confluent_client_receives_injected_errors(broker):
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "x"})
     try:
         with pytest.raises(KafkaException):
-            consumer.get_watermark_offsets(Place(topic, 0), timeout=10)
+            consumer.get_watermark_offsets(ConfluentPartition(topic, 0), timeout=10)
     finally:
         consumer.close()
         broker._faults.clear()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor as AiokafkaSticky
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
-from aiokafka.structs import TopicPartition as AiokafkaPlace
+from aiokafka.structs import TopicPartition as AiokafkaPartition
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from kafka.structs import TopicPartition as PythonPlace
+from kafka.structs import TopicPartition as PythonPartition
 
 from ottla.client.group.assignors import ASSIGNORS, decode_user_data
 from ottla.client.values import TopicPartition
@@ -72,7 +72,7 @@ def test_kafka_python_reads_our_subscription(name):
     # Of sticky's user data it has a dialect of its own, which it alone reads: it takes our members for new ones.
     if name == "cooperative-sticky":
         member = CooperativeStickyAssignor.parse_member_metadata(theirs)
-        assert sorted(tuple(place) for place in member.partitions) == [tuple(place) for place in OWNED]
+        assert sorted(tuple(partition) for partition in member.partitions) == [tuple(partition) for partition in OWNED]
         assert member.generation == GENERATION
 
 
@@ -82,7 +82,7 @@ def test_aiokafka_reads_our_subscription(name):
     assert sorted(theirs.subscription) == ["a", "b"]
     if name == "sticky":
         member = AiokafkaSticky.parse_member_metadata(theirs)
-        assert sorted(tuple(place) for place in member.partitions) == [tuple(place) for place in OWNED]
+        assert sorted(tuple(partition) for partition in member.partitions) == [tuple(partition) for partition in OWNED]
         assert member.generation == GENERATION
 
 
@@ -96,7 +96,7 @@ def test_others_read_our_assignment():
 @pytest.mark.parametrize("assignor", [StickyPartitionAssignor, CooperativeStickyAssignor])
 def test_we_read_what_kafka_python_owns(assignor):
     member = assignor()
-    member.member_assignment = [PythonPlace(*place) for place in OWNED]
+    member.member_assignment = [PythonPartition(*partition) for partition in OWNED]
     member.generation = GENERATION
     ours = decode_subscription(member.metadata({"a", "b"}).encode())
     assert sorted(ours.topics) == ["a", "b"]
@@ -107,7 +107,7 @@ def test_we_read_what_kafka_python_owns(assignor):
 
 
 def test_we_read_what_aiokafka_owns():
-    metadata = AiokafkaSticky._metadata({"a", "b"}, [AiokafkaPlace(*place) for place in OWNED], GENERATION)
+    metadata = AiokafkaSticky._metadata({"a", "b"}, [AiokafkaPartition(*partition) for partition in OWNED], GENERATION)
     ours = decode_subscription(metadata.encode())
     assert sorted(ours.topics) == ["a", "b"]
     owned, generation = decode_user_data(ours.user_data)

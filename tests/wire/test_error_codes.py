@@ -15,7 +15,7 @@ from ottla.wire.schema.metadata import MetadataResponse, MetadataResponsePartiti
 from ottla.wire.schema.sasl_handshake import SaslHandshakeResponse
 
 
-def places(cls):
+def error_fields(cls):
     """Every field of an answer whose name says that it is an error code."""
     for line in cls.FIELDS:
         name, kind = line.split()[:2]
@@ -23,13 +23,13 @@ def places(cls):
         if element == "int16" and "error" in name:
             yield name
         elif element[0].isupper():
-            yield from places(structure(cls, element))
+            yield from error_fields(structure(cls, element))
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
 def test_every_error_code_of_the_schema_is_found(api):
     shape = messages.message_class(api.key, "response")
-    found = set(places(shape))
+    found = set(error_fields(shape))
     assert found <= set(error_codes._NAMES)
     assert (counter_of(shape) is not None) == bool(found)
 

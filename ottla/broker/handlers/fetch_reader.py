@@ -76,10 +76,10 @@ class FetchReader:
                 urgent = True
                 continue
             partition, piece = seen
-            if piece is not None and (piece.length or not piece.placed):
+            if piece is not None and (piece.length or not piece.located):
                 # What is not in memory has not been measured yet; it is there all the same.
                 size += piece.length or max(min(entry.bytes_max, room), 1)
-                urgent = urgent or not piece.placed
+                urgent = urgent or not piece.located
                 found.append((entry, piece))
                 continue
             misses += piece is not None
@@ -199,7 +199,7 @@ class FetchReader:
             self.pending.resolve(reply)
 
     async def _load_all(self, found: Found) -> Reply:
-        if not all(isinstance(piece, PartitionFetched) or piece.placed for _, piece in found):
+        if not all(isinstance(piece, PartitionFetched) or piece.located for _, piece in found):
             await self._handler.runtime.offload(self._fit, found)
         size = sum(piece.length for _, piece in found if isinstance(piece, Slice))
         results = []
@@ -291,7 +291,7 @@ class ReplicaFetchReader(FetchReader):
             )
             self._handler.scrubber.sent(partition, self.message.replica_id, entry.offset, piece)
             if piece is not None and self._throttled(partition):
-                size = piece.length if piece.placed else bytes_max
+                size = piece.length if piece.located else bytes_max
                 self._handler.replica_manager.leader_throttle.spend(size, self._handler.runtime.now())
             return piece
         except Refused as refused:
@@ -304,7 +304,7 @@ class ReplicaFetchReader(FetchReader):
 def _data(piece: Slice, size: int) -> Buffer | ResponseSource | None:
     """The bytes of a slice in a response of this total size: a small one is loaded, a large one is loaded as it is
     sent. None: it must be read from the device."""
-    if not piece.placed:
+    if not piece.located:
         return None
     if size > SMALL_BYTES_MAX and piece.may_wait:
         piece.check()

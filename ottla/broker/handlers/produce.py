@@ -137,9 +137,7 @@ class ProduceHandler:
         self._delayed.add(delayed, self._runtime.now() + timeout_ms / 1000)
         return delayed.pending
 
-    def _verify_first(
-        self, request: Request, message: produce.ProduceRequest, verification: Verification
-    ) -> Pending:
+    def _verify_first(self, request: Request, message: produce.ProduceRequest, verification: Verification) -> Pending:
         """The first batch of a transaction in a partition: verify it with the coordinator. The connection waits, so
         that later batches are not appended before."""
         kept = message._replace(
@@ -205,8 +203,8 @@ class DelayedProduce:
         """Partitions whose records are not committed yet, and where their result is in the response."""
         self.finished = False
 
-    def await_committed(self, partition: Partition, offset: int, topic: int, place: int) -> None:
-        self.awaited.append((partition, topic, place))
+    def await_committed(self, partition: Partition, offset: int, topic: int, index: int) -> None:
+        self.awaited.append((partition, topic, index))
         partition.await_committed(offset, self)
 
     def on_committed(self, partition: Partition, error: int = 0) -> None:
@@ -227,14 +225,14 @@ class DelayedProduce:
         self.on_committed(partition, ErrorCode.not_leader_or_follower)
 
     def _fail(self, entry: tuple[Partition, int, int], error: int) -> None:
-        partition, topic, place = entry
+        partition, topic, index = entry
         self._request.count_error(error)
         leader_id = leader_epoch = -1
         if error == ErrorCode.not_leader_or_follower:
             leader_id, leader_epoch = partition.leader_id, partition.leader_epoch
         results = self._answers[topic][1]
-        results[place] = PartitionProduced(
-            results[place].partition, error, leader_id=leader_id, leader_epoch=leader_epoch
+        results[index] = PartitionProduced(
+            results[index].partition, error, leader_id=leader_id, leader_epoch=leader_epoch
         )
 
     def expire(self) -> None:

@@ -77,19 +77,19 @@ def test_offsets_of_partitions_that_were_just_added_are_found(broker: Served, fr
 def test_records_are_deleted_up_to_an_offset(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
-        place = TopicPartition(topic, 0)
+        partition = TopicPartition(topic, 0)
         await create(broker.bootstrap, topic)
         await write(broker.bootstrap, topic, [b"v"] * 10)
         async with Admin(broker.bootstrap) as admin:
-            assert await admin.delete_records({place: 4}) == {place: 4}
-            assert (await admin.list_offsets({place: "earliest"}))[place].offset == 4
-            assert (await admin.list_offsets({place: "latest"}))[place].offset == 10
-            newest = (await admin.list_offsets({place: "max_timestamp"}))[place]
+            assert await admin.delete_records({partition: 4}) == {partition: 4}
+            assert (await admin.list_offsets({partition: "earliest"}))[partition].offset == 4
+            assert (await admin.list_offsets({partition: "latest"}))[partition].offset == 10
+            newest = (await admin.list_offsets({partition: "max_timestamp"}))[partition]
             assert newest.timestamp > 0
             with pytest.raises(BadSetting, match="no time"):
-                await admin.list_offsets({place: "yesterday"})
+                await admin.list_offsets({partition: "yesterday"})
             with pytest.raises(ClientError) as beyond:
-                await admin.delete_records({place: 400})
+                await admin.delete_records({partition: 400})
             assert beyond.value.code is ErrorCode.offset_out_of_range
 
     run(scenario())
@@ -100,7 +100,7 @@ def test_a_group_is_described_with_its_lag_set_back_and_deleted(broker: Served, 
     async def scenario() -> None:
         topic = fresh_name()
         group = f"group-{topic}"
-        place = TopicPartition(topic, 0)
+        partition = TopicPartition(topic, 0)
         await create(broker.bootstrap, topic)
         await write(broker.bootstrap, topic, [b"v"] * 10)
         async with Admin(broker.bootstrap) as admin:
@@ -114,24 +114,24 @@ def test_a_group_is_described_with_its_lag_set_back_and_deleted(broker: Served, 
                 enable_auto_commit=False,
             ) as consumer:
                 await read(consumer, 10)
-                await consumer.commit({place: 6})
+                await consumer.commit({partition: 6})
                 described = (await admin.describe_groups([group]))[group]
                 assert (described.group_id, described.kind) == (group, protocol)
                 (member,) = described.members
-                assert (member.client_id, member.partitions) == ("reader", (place,))
-                assert (await admin.group_lag(group))[place] == (6, 10, 4)
+                assert (member.client_id, member.partitions) == ("reader", (partition,))
+                assert (await admin.group_lag(group))[partition] == (6, 10, 4)
                 with pytest.raises(CommitFailed):
-                    await admin.alter_group_offsets(group, {place: 0})
+                    await admin.alter_group_offsets(group, {partition: 0})
                 with pytest.raises(ClientError) as busy:
                     await admin.delete_groups([group])
                 assert busy.value.code is ErrorCode.non_empty_group
             listed = {each.group_id: each for each in await admin.list_groups()}
             assert listed[group].kind == protocol
             assert listed[group].state.lower() == "empty"
-            await admin.alter_group_offsets(group, {place: (2, "again")})
-            assert (await admin.group_offsets(group))[place][:2] == (2, "again")
+            await admin.alter_group_offsets(group, {partition: (2, "again")})
+            assert (await admin.group_offsets(group))[partition][:2] == (2, "again")
             assert (await admin.group_offsets(group, [TopicPartition("other", 0)])) == {}
-            await admin.delete_group_offsets(group, [place])
+            await admin.delete_group_offsets(group, [partition])
             assert await admin.group_offsets(group) == {}
             await admin.delete_groups([group])
             with pytest.raises(ClientError) as gone:
@@ -168,17 +168,17 @@ def test_leaders_are_elected_and_partitions_moved(broker: Served, fresh_name):
 
     async def scenario() -> None:
         topic = fresh_name()
-        place = TopicPartition(topic, 0)
+        partition = TopicPartition(topic, 0)
         await create(broker.bootstrap, topic)
         async with Admin(broker.bootstrap) as admin:
-            assert await admin.elect_leaders([place]) == set()
+            assert await admin.elect_leaders([partition]) == set()
             assert await admin.list_reassignments() == {}
-            await admin.reassign({place: [1]})
+            await admin.reassign({partition: [1]})
             with pytest.raises(ClientError) as nowhere:
-                await admin.reassign({place: [1, 77]})
+                await admin.reassign({partition: [1, 77]})
             assert nowhere.value.code is ErrorCode.invalid_replica_assignment
             with pytest.raises(ClientError) as idle:
-                await admin.reassign({place: None})
+                await admin.reassign({partition: None})
             assert idle.value.code is ErrorCode.no_reassignment_in_progress
 
     run(scenario())

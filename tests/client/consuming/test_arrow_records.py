@@ -88,30 +88,30 @@ def test_what_is_sent_as_columns_is_read_as_columns_and_as_records(broker, topic
 
 def test_reading_stops_at_the_offset_that_is_named(broker, topic):
     async def read() -> None:
-        place = TopicPartition(topic, 1)
+        partition = TopicPartition(topic, 1)
         table = table_of(300).append_column("partition", pa.array([1] * 300))
         async with Producer(broker.bootstrap) as producer:
             await (await producer.send_arrow(topic, table, partition="partition"))
         async with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
-            consumer.assign([place])
-            consumer.seek(place, 17)
-            rows = await read_all(consumer, topic, 103, columns=["offset"], until={place: 120})
+            consumer.assign([partition])
+            consumer.seek(partition, 17)
+            rows = await read_all(consumer, topic, 103, columns=["offset"], until={partition: 120})
             assert [row["offset"] for row in rows] == list(range(17, 120))
-            assert await consumer.position(place) == 300
+            assert await consumer.position(partition) == 300
 
     asyncio.run(read())
 
 
 def test_columns_and_records_can_be_read_alternately(broker, topic):
     async def read() -> None:
-        place = TopicPartition(topic, 0)
+        partition = TopicPartition(topic, 0)
         table = table_of(100).append_column("partition", pa.array([0] * 100))
         async with Producer(broker.bootstrap) as producer:
             await (await producer.send_arrow(topic, table, partition="partition"))
         async with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
-            consumer.assign([place])
+            consumer.assign([partition])
             assert (await consumer.getone()).offset == 0
-            assert [each.offset for each in (await consumer.getmany(timeout_ms=9000, max_records=4))[place]] == [
+            assert [each.offset for each in (await consumer.getmany(timeout_ms=9000, max_records=4))[partition]] == [
                 1,
                 2,
                 3,
@@ -183,13 +183,13 @@ def test_neither_a_range_nor_what_was_left_holds_up_the_next_one(broker, fresh_n
             assert await (await producer.send_arrow(name, rows, partition="to")) == 20
         consumer = Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="none", fetch_max_wait_ms=60_000)
         async with asyncio.timeout(30), consumer:
-            for place, start, end in ((one, 0, 10), (other, 0, 4), (one, 3, 10), (other, 4, 10)):
-                consumer.assign([place])
-                consumer.seek(place, start, until=end)
+            for partition, start, end in ((one, 0, 10), (other, 0, 4), (one, 3, 10), (other, 4, 10)):
+                consumer.assign([partition])
+                consumer.seek(partition, start, until=end)
                 offsets: list[int] = []
-                while await consumer.position(place) < end:
-                    taken = await consumer.getmany_arrow(timeout_ms=1000, columns=["offset"], until={place: end})
-                    offsets += [offset for batch in taken.get(place, ()) for offset in batch["offset"].to_pylist()]
+                while await consumer.position(partition) < end:
+                    taken = await consumer.getmany_arrow(timeout_ms=1000, columns=["offset"], until={partition: end})
+                    offsets += [offset for batch in taken.get(partition, ()) for offset in batch["offset"].to_pylist()]
                 assert offsets == list(range(start, end))
                 consumer.unsubscribe()
             consumer.assign([one])

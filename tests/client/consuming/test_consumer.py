@@ -54,20 +54,24 @@ def test_without_a_group_all_partitions_are_read_also_those_that_come_later(brok
 
 def test_an_assignment_begins_where_the_user_says(broker: Served, fresh_name):
     async def scenario() -> None:
-        place = await filled(broker, fresh_name())
+        partition = await filled(broker, fresh_name())
         async with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
-            consumer.assign([place])
-            assert await consumer.position(place) == 100
-            await consumer.seek_to_beginning(place)
+            consumer.assign([partition])
+            assert await consumer.position(partition) == 100
+            await consumer.seek_to_beginning(partition)
             assert (await consumer.getone()).offset == 0
-            consumer.seek(place, 40)
+            consumer.seek(partition, 40)
             assert (await consumer.getone()).offset == 40
-            assert await consumer.position(place) == 41
-            assert consumer.highwater(place) == 100
-            assert consumer.lag() == {place: 59}
-            assert [r.offset for r in (await consumer.getmany(timeout_ms=5000, max_records=3))[place]] == [41, 42, 43]
+            assert await consumer.position(partition) == 41
+            assert consumer.highwater(partition) == 100
+            assert consumer.lag() == {partition: 59}
+            assert [r.offset for r in (await consumer.getmany(timeout_ms=5000, max_records=3))[partition]] == [
+                41,
+                42,
+                43,
+            ]
             await consumer.seek_to_end()
-            assert await consumer.position(place) == 100
+            assert await consumer.position(partition) == 100
             assert await consumer.getmany(timeout_ms=50) == {}
             with pytest.raises(ClientError, match="not assigned"):
                 consumer.seek(TopicPartition("other", 0), 0)
@@ -77,14 +81,16 @@ def test_an_assignment_begins_where_the_user_says(broker: Served, fresh_name):
 
 def test_a_paused_partition_is_not_shown_until_it_is_resumed(broker: Served, fresh_name):
     async def scenario() -> None:
-        place = await filled(broker, fresh_name(), 100, partitions=2)
-        other = TopicPartition(place.topic, 1)
-        async with Consumer(place.topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+        partition = await filled(broker, fresh_name(), 100, partitions=2)
+        other = TopicPartition(partition.topic, 1)
+        async with Consumer(
+            partition.topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest"
+        ) as consumer:
             first = await consumer.getone()
             held = TopicPartition(first.topic, first.partition)
             consumer.pause(held)
             assert consumer.paused() == {held}
-            free = other if held == place else place
+            free = other if held == partition else partition
             assert {record.partition for record in await read(consumer, 50)} == {free.partition}
             assert await consumer.getmany(timeout_ms=50) == {}
             consumer.resume(held)
@@ -95,10 +101,12 @@ def test_a_paused_partition_is_not_shown_until_it_is_resumed(broker: Served, fre
 
 def test_only_the_partitions_asked_for_are_given(broker: Served, fresh_name):
     async def scenario() -> None:
-        place = await filled(broker, fresh_name(), 40, partitions=2)
-        async with Consumer(place.topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
-            assert list(await consumer.getmany(place, timeout_ms=5000)) == [place]
-            other = TopicPartition(place.topic, 1)
+        partition = await filled(broker, fresh_name(), 40, partitions=2)
+        async with Consumer(
+            partition.topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest"
+        ) as consumer:
+            assert list(await consumer.getmany(partition, timeout_ms=5000)) == [partition]
+            other = TopicPartition(partition.topic, 1)
             assert (await consumer.getone(other)).partition == 1
 
     run(scenario())
@@ -133,20 +141,20 @@ def test_offsets_are_found_by_end_and_by_time(broker: Served, fresh_name):
 
 def test_offset_out_of_range_resets_the_position_or_is_raised(broker: Served, fresh_name):
     async def scenario() -> None:
-        place = await filled(broker, fresh_name(), 10)
+        partition = await filled(broker, fresh_name(), 10)
         async with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
-            consumer.assign([place])
-            consumer.seek(place, 5000)
+            consumer.assign([partition])
+            consumer.seek(partition, 5000)
             assert (await consumer.getone()).offset == 0
         async with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="none") as consumer:
-            consumer.assign([place])
+            consumer.assign([partition])
             with pytest.raises(OffsetOutOfRange, match="no position"):
                 await consumer.getone()
-            consumer.seek(place, 5000)
+            consumer.seek(partition, 5000)
             with pytest.raises(OffsetOutOfRange, match="no offset 5000") as error:
                 await consumer.getone()
-            assert error.value.partition == place
-            consumer.seek(place, 3)
+            assert error.value.partition == partition
+            consumer.seek(partition, 3)
             assert (await consumer.getone()).offset == 3
 
     run(scenario())
@@ -157,7 +165,7 @@ def test_a_value_that_cannot_be_read_stops_there_and_can_be_skipped(broker: Serv
         topic = fresh_name()
         await create(broker.bootstrap, topic)
         await write(broker.bootstrap, topic, [b"1", b"2", b"no number", b"4"])
-        place = TopicPartition(topic, 0)
+        partition = TopicPartition(topic, 0)
         for one_by_one in (True, False):
             async with Consumer(
                 topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", value_deserializer=json.loads
@@ -165,12 +173,12 @@ def test_a_value_that_cannot_be_read_stops_there_and_can_be_skipped(broker: Serv
                 if one_by_one:
                     values = [(await consumer.getone()).value for _ in range(2)]
                 else:
-                    values = [record.value for record in (await consumer.getmany(timeout_ms=5000))[place]]
+                    values = [record.value for record in (await consumer.getmany(timeout_ms=5000))[partition]]
                 assert values == [1, 2]
                 with pytest.raises(NotDeserialized, match="at offset 2") as failed:
                     await (consumer.getone() if one_by_one else consumer.getmany(timeout_ms=5000))
-                assert await consumer.position(place) == 2
-                consumer.seek(place, failed.value.offset + 1)
+                assert await consumer.position(partition) == 2
+                consumer.seek(partition, failed.value.offset + 1)
                 assert (await consumer.getone()).value == 4
 
     run(scenario())
@@ -180,7 +188,7 @@ def test_a_value_that_cannot_be_read_stops_there_and_can_be_skipped(broker: Serv
 def test_a_group_goes_on_where_it_stopped(broker: Served, fresh_name, protocol):
     async def scenario() -> None:
         topic = fresh_name()
-        place = await filled(broker, topic)
+        partition = await filled(broker, topic)
         settings = {"bootstrap_servers": broker.bootstrap, "group_id": topic, "group_protocol": protocol}
         async with Consumer(topic, auto_offset_reset="earliest", **settings) as consumer:
             async for record in consumer:
@@ -190,7 +198,7 @@ def test_a_group_goes_on_where_it_stopped(broker: Served, fresh_name, protocol):
             assert consumer.group_metadata().generation_id > 0
         async with Consumer(topic, **settings) as consumer:
             assert (await consumer.getone()).offset == 30
-            assert await consumer.committed(place) == 30
+            assert await consumer.committed(partition) == 30
 
     run(scenario())
 
@@ -217,7 +225,7 @@ def test_what_the_user_failed_at_is_read_again(broker: Served, fresh_name):
 def test_without_automatic_commits_only_what_is_committed_counts(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
-        place = await filled(broker, topic)
+        partition = await filled(broker, topic)
         settings = {
             "bootstrap_servers": broker.bootstrap,
             "group_id": topic,
@@ -231,12 +239,12 @@ def test_without_automatic_commits_only_what_is_committed_counts(broker: Served,
             for _ in range(10):
                 last = await consumer.getone()
             assert last.offset == 9
-            assert await consumer.committed(place) is None
+            assert await consumer.committed(partition) is None
             await consumer.commit()
             await consumer.getone()
         async with Consumer(topic, **settings) as consumer:
             assert (await consumer.getone()).offset == 10
-            await consumer.commit({place: (50, "half way")})
+            await consumer.commit({partition: (50, "half way")})
             await consumer.seek_to_committed()
             assert (await consumer.getone()).offset == 50
 
@@ -246,19 +254,19 @@ def test_without_automatic_commits_only_what_is_committed_counts(broker: Served,
 def test_an_interval_commits_while_reading_goes_on(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
-        place = await filled(broker, topic, 10)
+        partition = await filled(broker, topic, 10)
         async with Consumer(
             bootstrap_servers=broker.bootstrap,
             group_id=topic,
             auto_commit_interval_ms=100,
             auto_offset_reset="earliest",
         ) as consumer:
-            consumer.assign([place])
+            consumer.assign([partition])
             await read(consumer, 10)
 
             async def committed() -> bool:
                 await consumer.getmany(timeout_ms=20)
-                return await consumer.committed(place) == 10
+                return await consumer.committed(partition) == 10
 
             await until(committed, "a commit")
 
@@ -267,9 +275,9 @@ def test_an_interval_commits_while_reading_goes_on(broker: Served, fresh_name):
 
 def test_commits_need_a_group(broker: Served, fresh_name):
     async def scenario() -> None:
-        place = await filled(broker, fresh_name(), 1)
+        partition = await filled(broker, fresh_name(), 1)
         async with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
-            consumer.assign([place])
+            consumer.assign([partition])
             with pytest.raises(BadSetting, match="group_id"):
                 await consumer.commit()
             with pytest.raises(BadSetting, match="group_id"):
@@ -283,11 +291,11 @@ class Diary(RebalanceListener):
         self.reported: list[tuple[str, set[int]]] = []
 
     def on_partitions_assigned(self, assigned):
-        self.reported.append(("assigned", {place.partition for place in assigned}))
+        self.reported.append(("assigned", {partition.partition for partition in assigned}))
 
     async def on_partitions_revoked(self, revoked):
         await asyncio.sleep(0)
-        self.reported.append(("revoked", {place.partition for place in revoked}))
+        self.reported.append(("revoked", {partition.partition for partition in revoked}))
 
 
 @pytest.mark.parametrize(
@@ -387,10 +395,12 @@ def test_a_pattern_finds_topics_that_appear_later(broker: Served, fresh_name, pr
             heartbeat_interval_ms=100,
         ) as consumer:
             consumer.subscribe(pattern=f"{stem}-.")
-            await until(lambda: {place.topic for place in consumer.assignment()} == {f"{stem}-a"}, "the first")
+            await until(lambda: {partition.topic for partition in consumer.assignment()} == {f"{stem}-a"}, "the first")
             await create(broker.bootstrap, f"{stem}-b")
             await create(broker.bootstrap, f"{stem}-long")
-            await until(lambda: {place.topic[-1] for place in consumer.assignment()} == {"a", "b"}, "the second", 50)
+            await until(
+                lambda: {partition.topic[-1] for partition in consumer.assignment()} == {"a", "b"}, "the second", 50
+            )
             consumer.unsubscribe()
             await until(lambda: not consumer.assignment(), "nothing")
 

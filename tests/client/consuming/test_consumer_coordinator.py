@@ -31,21 +31,21 @@ async def filled(broker: Served, topic: str, values: list[bytes]) -> TopicPartit
 
 def test_a_seek_right_after_an_assignment_outweighs_what_was_committed(broker: Served, fresh_name):
     async def scenario() -> None:
-        place = await filled(broker, fresh_name(), [b"v"] * 10)
-        settings: dict[str, Any] = {"bootstrap_servers": broker.bootstrap, "group_id": place.topic}
+        partition = await filled(broker, fresh_name(), [b"v"] * 10)
+        settings: dict[str, Any] = {"bootstrap_servers": broker.bootstrap, "group_id": partition.topic}
         async with Consumer(enable_auto_commit=False, **settings) as consumer:
-            consumer.assign([place])
-            await consumer.commit({place: 8})
+            consumer.assign([partition])
+            await consumer.commit({partition: 8})
             consumer.assign([])
-            consumer.assign([place])
+            consumer.assign([partition])
             assert (await consumer.getone()).offset == 8
         async with Consumer(enable_auto_commit=False, **settings) as consumer:
-            consumer.assign([place])
-            consumer.seek(place, 2)
+            consumer.assign([partition])
+            consumer.seek(partition, 2)
             assert (await consumer.getone()).offset == 2
         async with Consumer(enable_auto_commit=False, **settings) as consumer:
-            consumer.assign([place])
-            await consumer.seek_to_beginning(place)
+            consumer.assign([partition])
+            await consumer.seek_to_beginning(partition)
             assert (await consumer.getone()).offset == 0
 
     run(scenario())
@@ -53,14 +53,14 @@ def test_a_seek_right_after_an_assignment_outweighs_what_was_committed(broker: S
 
 def test_consumer_topic_id_is_that_of_the_topic_it_reads(broker: Served, fresh_name):
     async def scenario() -> None:
-        place = await filled(broker, fresh_name(), [b"v"])
+        partition = await filled(broker, fresh_name(), [b"v"])
         async with Admin(bootstrap_servers=broker.bootstrap) as admin:
-            described = (await admin.describe_topics([place.topic]))[place.topic]
+            described = (await admin.describe_topics([partition.topic]))[partition.topic]
         async with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
-            consumer.assign([place])
-            assert consumer.topic_id(place) == bytes(16)
+            consumer.assign([partition])
+            assert consumer.topic_id(partition) == bytes(16)
             await consumer.getone()
-            assert consumer.topic_id(place) == described.topic_id
+            assert consumer.topic_id(partition) == described.topic_id
 
     run(scenario())
 
@@ -126,8 +126,8 @@ def test_a_damaged_record_is_reported_by_the_next_poll(broker: Served, fresh_nam
         await create(broker.bootstrap, topic, 2)
         bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)
         async with Producer(broker.bootstrap) as producer:
-            for place in [bad, *[good] * 10]:
-                await producer.send_and_wait(topic, b"bad" if place is bad else b"1", partition=place.partition)
+            for partition in [bad, *[good] * 10]:
+                await producer.send_and_wait(topic, b"bad" if partition is bad else b"1", partition=partition.partition)
         async with Consumer(bootstrap_servers=broker.bootstrap, value_deserializer=int) as consumer:
             consumer.assign([bad, good])
             await consumer.seek_to_beginning()
@@ -147,19 +147,19 @@ def test_a_damaged_record_is_reported_before_other_partitions_are_fetched(broker
     async def scenario() -> None:
         topic = fresh_name()
         await create(broker.bootstrap, topic, 3)
-        places = [TopicPartition(topic, number) for number in range(3)]
+        partitions = [TopicPartition(topic, number) for number in range(3)]
         async with Producer(broker.bootstrap) as producer:
-            for place, value in zip(places, (b"bad", b"worse", b"1"), strict=True):
-                await producer.send_and_wait(topic, value, partition=place.partition)
+            for partition, value in zip(partitions, (b"bad", b"worse", b"1"), strict=True):
+                await producer.send_and_wait(topic, value, partition=partition.partition)
         async with Consumer(bootstrap_servers=broker.bootstrap, value_deserializer=int) as consumer:
-            consumer.assign(places)
+            consumer.assign(partitions)
             await consumer.seek_to_beginning()
-            await until(lambda: all(consumer.highwater(place) == 1 for place in places), "all")
-            assert list(await consumer.getmany(places[0], places[2])) == [places[2]]
+            await until(lambda: all(consumer.highwater(partition) == 1 for partition in partitions), "all")
+            assert list(await consumer.getmany(partitions[0], partitions[2])) == [partitions[2]]
             with pytest.raises(NotDeserialized, match="worse"):
-                await consumer.getmany(places[1], timeout_ms=1000)
+                await consumer.getmany(partitions[1], timeout_ms=1000)
             with pytest.raises(NotDeserialized, match="bad"):
-                await consumer.getmany(places[0], timeout_ms=1000)
+                await consumer.getmany(partitions[0], timeout_ms=1000)
 
     run(scenario())
 
@@ -216,14 +216,14 @@ async def refused_by_hand(broker: Broker, consumer: Consumer) -> asyncio.Task[No
 
 def test_a_commit_that_is_tried_again_does_not_undo_a_later_one():
     async def scenario(broker: Broker) -> None:
-        place = TopicPartition("t", 0)
+        partition = TopicPartition("t", 0)
         await write(broker.bootstrap_servers, "t", [b"v"] * 1000)
         async with Consumer(bootstrap_servers=broker.bootstrap_servers, **SLOW_TO_RETRY) as consumer:
-            consumer.assign([place])
+            consumer.assign([partition])
             committing = await refused_automatically(broker, consumer)
-            await consumer.commit({place: 700})
+            await consumer.commit({partition: 700})
             await committing
-            assert await consumer.committed(place) == 700
+            assert await consumer.committed(partition) == 700
 
     with Broker() as broker:
         broker.create_topic("t")
@@ -240,18 +240,18 @@ def test_a_commit_that_is_tried_again_does_not_undo_one_of_who_reads_the_partiti
             "enable_auto_commit": refused is refused_automatically,
             **SLOW_TO_RETRY,
         }
-        place, elsewhere = TopicPartition("t", 0), TopicPartition("u", 0)
+        partition, elsewhere = TopicPartition("t", 0), TopicPartition("u", 0)
         await write(broker.bootstrap_servers, "t", [b"v"] * 1000)
         async with Consumer("t", **settings) as one, Consumer(**settings) as other:
             committing = await refused(broker, one)
             one.subscribe(["u"])
             other.subscribe(["t"])
-            await until(lambda: one.assignment() == {elsewhere} and other.assignment() == {place}, "the other one")
+            await until(lambda: one.assignment() == {elsewhere} and other.assignment() == {partition}, "the other one")
             await other.getmany(timeout_ms=10_000)
             await other.commit()
             with suppress(CommitFailed):
                 await committing
-            assert await other.committed(place) == await other.position(place)
+            assert await other.committed(partition) == await other.position(partition)
 
     with Broker() as broker:
         broker.create_topic("t")
@@ -268,13 +268,13 @@ def test_a_listener_that_awaits_a_task_which_it_cancelled_does_not_stop_its_grou
 
     async def scenario(broker: Broker) -> None:
         settings: dict[str, Any] = {"bootstrap_servers": broker.bootstrap_servers, **SLOW_TO_RETRY}
-        place = TopicPartition("t", 0)
+        partition = TopicPartition("t", 0)
         async with Consumer(**settings) as one, Consumer(**settings) as other:
             one.subscribe(["t"], listener=Canceller())
-            await until(lambda: one.assignment() == {place}, "the partition")
+            await until(lambda: one.assignment() == {partition}, "the partition")
             one.subscribe(["u"], listener=Canceller())
             other.subscribe(["t"])
-            await until(lambda: other.assignment() == {place}, "the partition")
+            await until(lambda: other.assignment() == {partition}, "the partition")
             with pytest.raises(ClientError, match="cancelled"):
                 await one.getmany(timeout_ms=10)
 

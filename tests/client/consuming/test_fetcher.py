@@ -37,8 +37,7 @@ from ottla.wire.schema.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from ottla.wire.tree import Message
-from tests.client.core_scenarios import Scenario, options, scenarios, topic_id
-from tests.client.core_scenarios import place as partition_named
+from tests.client.core_scenarios import Scenario, options, partition_named, scenarios, topic_id
 from tests.client.model_cluster import MODERN, OLD, ModelClient, ModelCluster, ModelPartition
 
 SEEDS = st.integers(0, 2**32)
@@ -242,12 +241,12 @@ class Run:
         self.metadata = Metadata([("a", 1), ("b", 2)])
         self.machine = Fetcher(self.metadata, consumer)
         self.client = ModelClient(self.cluster, self.metadata, self.machine)
-        self.places = [TopicPartition("t", index) for index in range(partitions)]
-        self.taken: dict[TopicPartition, list[Record]] = {place: [] for place in self.places}
+        self.partitions = [TopicPartition("t", index) for index in range(partitions)]
+        self.taken: dict[TopicPartition, list[Record]] = {partition: [] for partition in self.partitions}
         self.number = 0
 
-    def partition(self, place: TopicPartition) -> ModelPartition:
-        return self.cluster.topics[place.topic][place.partition]
+    def partition(self, topic_partition: TopicPartition) -> ModelPartition:
+        return self.cluster.topics[topic_partition.topic][topic_partition.partition]
 
     def write_some(self) -> None:
         for partition in self.cluster.topics["t"]:
@@ -267,8 +266,8 @@ class Run:
             self.client.cut(self.chance.choice(self.cluster.nodes))
 
     def take(self) -> None:
-        for place, records in self.machine.take(self.chance.randrange(1, 30)).items():
-            self.taken[place] += records
+        for partition, records in self.machine.take(self.chance.randrange(1, 30)).items():
+            self.taken[partition] += records
 
     def run(self, rounds: int) -> None:
         self.client.pump()
@@ -288,13 +287,15 @@ class Run:
 
     def all_read(self) -> bool:
         self.take()
-        positions = [(self.machine.position(place), self.partition(place).log_end) for place in self.places]
+        positions = [
+            (self.machine.position(partition), self.partition(partition).log_end) for partition in self.partitions
+        ]
         return all(position is not None and position.offset == end for position, end in positions)
 
-    def log(self, place: TopicPartition) -> list[Record]:
+    def log(self, partition: TopicPartition) -> list[Record]:
         return [
             record
-            for header, data in self.partition(place).log
+            for header, data in self.partition(partition).log
             if not header.is_control
             for record in iterate(data, bytes_max=1 << 20)
         ]
@@ -307,56 +308,56 @@ def test_whatever_happens_every_record_is_read_once_and_in_order(seed, sessions,
         auto_offset_reset=EARLIEST, fetch_sessions=sessions, max_partition_fetch_bytes=bytes_max
     )
     run = Run(seed, consumer)
-    run.machine.assign(run.places)
+    run.machine.assign(run.partitions)
     run.run(12)
-    for place in run.places:
-        assert run.taken[place] == run.log(place)
-        assert run.machine.lag(place) == 0
+    for partition in run.partitions:
+        assert run.taken[partition] == run.log(partition)
+        assert run.machine.lag(partition) == 0
 
 
 @settings(max_examples=50, deadline=None)
 @given(seed=SEEDS)
 def test_after_a_seek_nothing_is_shown_but_what_stands_from_there_on(seed):
     run = Run(seed, ConsumerSettings(auto_offset_reset=EARLIEST, max_partition_fetch_bytes=200), trouble=0.05)
-    run.machine.assign(run.places)
+    run.machine.assign(run.partitions)
     run.client.pump()
-    since = dict.fromkeys(run.places, (0, 0))
+    since = dict.fromkeys(run.partitions, (0, 0))
     for _ in range(15):
         run.write_some()
         run.client.run_for(run.chance.random() * 0.2)
-        place = run.chance.choice(run.places)
+        partition = run.chance.choice(run.partitions)
         what = run.chance.randrange(4)
-        if what == 0 and run.machine.position(place) is not None:
-            offset = run.chance.randrange(run.partition(place).high_watermark + 1)
-            run.machine.seek(place, offset)
-            since[place] = (offset, len(run.taken[place]))
+        if what == 0 and run.machine.position(partition) is not None:
+            offset = run.chance.randrange(run.partition(partition).high_watermark + 1)
+            run.machine.seek(partition, offset)
+            since[partition] = (offset, len(run.taken[partition]))
         elif what == 1:
-            run.machine.pause([place])
+            run.machine.pause([partition])
         elif what == 2:
-            run.machine.resume(run.places)
-        paused = {place: len(run.taken[place]) for place in run.machine.paused()}
+            run.machine.resume(run.partitions)
+        paused = {partition: len(run.taken[partition]) for partition in run.machine.paused()}
         run.take()
-        assert all(len(run.taken[place]) == count for place, count in paused.items())
-        for at in run.places:
+        assert all(len(run.taken[partition]) == count for partition, count in paused.items())
+        for at in run.partitions:
             check_from(run, at, *since[at])
-    run.machine.resume(run.places)
+    run.machine.resume(run.partitions)
     run.settle()
-    for place in run.places:
-        offset, taken = since[place]
-        assert run.taken[place][taken:] == [record for record in run.log(place) if record.offset >= offset]
+    for partition in run.partitions:
+        offset, taken = since[partition]
+        assert run.taken[partition][taken:] == [record for record in run.log(partition) if record.offset >= offset]
 
 
-def check_from(run: Run, place: TopicPartition, offset: int, taken: int) -> None:
-    shown = run.taken[place][taken:]
-    assert shown == [record for record in run.log(place) if record.offset >= offset][: len(shown)]
+def check_from(run: Run, partition: TopicPartition, offset: int, taken: int) -> None:
+    shown = run.taken[partition][taken:]
+    assert shown == [record for record in run.log(partition) if record.offset >= offset][: len(shown)]
 
 
 @settings(max_examples=60, deadline=None)
 @given(seed=SEEDS)
 def test_a_reader_of_committed_records_sees_no_aborted_one_from_wherever_it_begins(seed):
     run = Run(seed, ConsumerSettings(isolation_level=COMMITTED, max_partition_fetch_bytes=300), partitions=1, trouble=0)
-    (place,) = run.places
-    partition = run.partition(place)
+    (topic_partition,) = run.partitions
+    partition = run.partition(topic_partition)
     committed: list[Record] = []
     open_since: dict[int, tuple[int, list[Record]]] = {}
     for _ in range(run.chance.randrange(40)):
@@ -380,10 +381,10 @@ def test_a_reader_of_committed_records_sees_no_aborted_one_from_wherever_it_begi
         append(partition, [], marker=Record(key=bytes(4), value=bytes(6)), producer_id=producer_id)
         partition.aborted.append((producer_id, first, partition.log_end - 1))
     start = run.chance.randrange(partition.log_end + 1)
-    run.machine.assign([place], {place: Position(start)})
+    run.machine.assign([topic_partition], {topic_partition: Position(start)})
     run.settle()
     visible = sorted((record for record in committed if record.offset >= start), key=lambda record: record.offset)
-    assert run.taken[place] == visible
+    assert run.taken[topic_partition] == visible
 
 
 def append(
@@ -404,40 +405,40 @@ def append(
 
 def damaged_run() -> tuple[Run, TopicPartition]:
     run = Run(1, ConsumerSettings(auto_offset_reset=EARLIEST), partitions=1, trouble=0)
-    (place,) = run.places
-    partition = run.partition(place)
+    (topic_partition,) = run.partitions
+    partition = run.partition(topic_partition)
     for value in (b"one", b"two", b"three"):
         append(partition, [value])
     partition.high_watermark = 3
     header, data = partition.log[1]
     partition.log[1] = (header, data[:-2] + bytes([data[-2] ^ 1, data[-1]]))
-    run.machine.assign([place])
-    return run, place
+    run.machine.assign([topic_partition])
+    return run, topic_partition
 
 
 def test_damaged_records_are_not_shown_and_those_before_them_are():
-    run, place = damaged_run()
+    run, partition = damaged_run()
     run.client.run_for(1)
-    assert [record.value for record in run.machine.take(10)[place]] == [b"one"]
+    assert [record.value for record in run.machine.take(10)[partition]] == [b"one"]
     with pytest.raises(RecordsDamaged) as caught:
         run.machine.take(10)
-    assert (caught.value.partition, caught.value.offset) == (place, 1)
+    assert (caught.value.partition, caught.value.offset) == (partition, 1)
 
 
 def test_damage_on_the_way_heals_by_fetching_again_and_damage_in_the_log_can_be_skipped():
-    run, place = damaged_run()
+    run, partition = damaged_run()
     run.client.run_for(1)
     run.machine.take(10)
     with pytest.raises(RecordsDamaged):
         run.machine.take(10)
-    run.machine.seek(place, 2)
+    run.machine.seek(partition, 2)
     run.client.run_for(1)
-    assert [record.value for record in run.machine.take(10)[place]] == [b"three"]
-    run.machine.seek(place, 1)
-    header, data = run.partition(place).log[1]
-    run.partition(place).log[1] = (header, data[:-2] + bytes([data[-2] ^ 1, data[-1]]))
+    assert [record.value for record in run.machine.take(10)[partition]] == [b"three"]
+    run.machine.seek(partition, 1)
+    header, data = run.partition(partition).log[1]
+    run.partition(partition).log[1] = (header, data[:-2] + bytes([data[-2] ^ 1, data[-1]]))
     run.client.run_for(1)
-    assert [record.value for record in run.machine.take(10)[place]] == [b"two", b"three"]
+    assert [record.value for record in run.machine.take(10)[partition]] == [b"two", b"three"]
 
 
 def test_a_consumer_of_many_partitions_names_them_once():
@@ -452,7 +453,7 @@ def test_a_consumer_of_many_partitions_names_them_once():
 
     run.client.send = watch  # type: ignore[method-assign]
     run.cluster.versions = dict.fromkeys(run.cluster.nodes, MODERN)
-    run.machine.assign(run.places)
+    run.machine.assign(run.partitions)
     run.client.run_for(2)
     assert sum(named[:3]) == 60
     assert sum(named[3:]) == 0

@@ -41,8 +41,8 @@ class MetadataScenario(Scenario):
         refusal = self.metadata.refusal(topic)
         assert (refusal is not None) == (kind == "refused")
 
-    def do_obstacle(self, place: str, *words: str) -> None:
-        assert " ".join(words) in self.metadata.obstacle(place[:-1], int(place[-1]))
+    def do_obstacle(self, partition: str, *words: str) -> None:
+        assert " ".join(words) in self.metadata.obstacle(partition[:-1], int(partition[-1]))
 
     def do_reachable(self, node: str, answer: str) -> None:
         assert self.metadata.reachable(int(node), self.now) == (answer == "yes")

@@ -34,7 +34,7 @@ def tp(text: str) -> TopicPartition:
     return TopicPartition(text[0], int(text[1:]))
 
 
-def places(text: str) -> list[TopicPartition]:
+def partitions_named(text: str) -> list[TopicPartition]:
     return [tp(word) for word in text.split()]
 
 
@@ -188,8 +188,8 @@ def test_sticky_as_in_kafkas_examples():
 def test_sticky_levels_over_a_member_in_between():
     """x has too much of what z does not want; y can take it and give z what it wants."""
     members = {
-        "x": subscription("sticky", ("a",), places("a0 a1 a2"), 4),
-        "y": subscription("sticky", ("a", "b"), places("b0 b1"), 4),
+        "x": subscription("sticky", ("a",), partitions_named("a0 a1 a2"), 4),
+        "y": subscription("sticky", ("a", "b"), partitions_named("b0 b1"), 4),
         "z": subscription("sticky", ("b",), (), 4),
     }
     assignment = ASSIGNORS["sticky"].assign({"a": 3, "b": 2}, members)
@@ -199,8 +199,8 @@ def test_sticky_levels_over_a_member_in_between():
 @pytest.mark.parametrize("name", STICKY)
 def test_of_two_claims_the_younger_counts(name):
     members = {
-        "old": subscription(name, ("a",), places("a0 a1"), 3),
-        "new": subscription(name, ("a",), places("a0 a1"), 4),
+        "old": subscription(name, ("a",), partitions_named("a0 a1"), 3),
+        "new": subscription(name, ("a",), partitions_named("a0 a1"), 4),
     }
     assignment = ASSIGNORS[name].assign({"a": 2}, members)
     assert len(assignment["new"]) == 1

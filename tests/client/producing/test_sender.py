@@ -29,7 +29,7 @@ from ottla.wire.schema.produce import (
     TopicProduceResponse,
 )
 from ottla.wire.tree import Message
-from tests.client.core_scenarios import Scenario, options, place, scenarios
+from tests.client.core_scenarios import Scenario, options, partition_named, scenarios
 from tests.client.model_cluster import OLD, ModelClient, ModelCluster
 
 
@@ -62,7 +62,7 @@ class ProducerScenario(Scenario):
             self.machine.identify(ProducerIdAndEpoch(int(named["identity"]), int(named.get("epoch", "0"))))
 
     def add(self, word: str, value: str) -> AppendResult:
-        topic, partition = place(word)
+        topic, partition = partition_named(word)
         return self.machine.append(topic, value.encode(), self.now, timestamp_ms=1, partition=partition, token=value)
 
     def do_append(self, word: str, *values: str) -> None:
@@ -70,7 +70,7 @@ class ProducerScenario(Scenario):
 
     def do_append_broken(self, word: str, value: str) -> None:
         """A record that no bytes can be made of."""
-        topic, partition = place(word)
+        topic, partition = partition_named(word)
         wrong: Any = 1.5
         verdict = self.machine.append(topic, b"v", self.now, timestamp_ms=wrong, partition=partition, token=value)
         assert verdict is AppendResult.ACCEPTED
@@ -103,10 +103,10 @@ class ProducerScenario(Scenario):
         self.machine.identify(ProducerIdAndEpoch(int(producer_id), int(options(words).get("epoch", "0"))))
 
     def do_admit(self, word: str) -> None:
-        self.machine.admit([TopicPartition(*place(word))])
+        self.machine.admit([TopicPartition(*partition_named(word))])
 
     def do_not_admitted(self, word: str) -> None:
-        assert self.machine.not_admitted() == [TopicPartition(*place(word))]
+        assert self.machine.not_admitted() == [TopicPartition(*partition_named(word))]
 
     def do_abort(self) -> None:
         self.machine.abort(ClientError("aborted", code=ErrorCode.operation_not_attempted))
@@ -253,8 +253,8 @@ def test_whatever_happens_every_record_is_in_the_log_once_and_in_order(seed, cod
 
 def in_order(values: list[bytes], appended: list[bytes]) -> bool:
     """Whether each value is one of those appended, none twice, in their order."""
-    places = [appended.index(value) for value in values]
-    return all(before < after for before, after in pairwise(places))
+    indexes = [appended.index(value) for value in values]
+    return all(before < after for before, after in pairwise(indexes))
 
 
 @settings(max_examples=40, deadline=None)

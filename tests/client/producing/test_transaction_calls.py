@@ -102,27 +102,27 @@ def test_a_record_that_is_refused_behind_its_sender_spoils_the_transaction(broke
 def test_offsets_count_with_the_transaction(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
-        place = TopicPartition(topic, 0)
+        partition = TopicPartition(topic, 0)
         await create(broker.bootstrap, topic)
         async with Producer(broker.bootstrap, transactional_id=topic) as producer, Admin(broker.bootstrap) as admin:
             await producer.begin_transaction()
             await producer.send(topic, b"v")
-            await producer.send_offsets_to_transaction({place: 5}, "g-" + topic)
+            await producer.send_offsets_to_transaction({partition: 5}, "g-" + topic)
             await producer.abort_transaction()
             assert await admin.group_offsets("g-" + topic) == {}
             async with producer.transaction():
                 await producer.send(topic, b"v")
-                await producer.send_offsets_to_transaction({place: (7, "so far")}, "g-" + topic)
+                await producer.send_offsets_to_transaction({partition: (7, "so far")}, "g-" + topic)
 
             async def counts() -> bool:
-                found = (await admin.group_offsets("g-" + topic)).get(place)
+                found = (await admin.group_offsets("g-" + topic)).get(partition)
                 return found is not None and found[:2] == (7, "so far")
 
             await until(counts, "the group's coordinator to hear how the transaction ended")
             async with producer.transaction():
-                await producer.send_offsets_to_transaction({place: (8, "not yet")}, "g-" + topic)
-                before = await admin.group_offsets("g-" + topic, [place], stable=False)
-                assert before[place][:2] == (7, "so far")
+                await producer.send_offsets_to_transaction({partition: (8, "not yet")}, "g-" + topic)
+                before = await admin.group_offsets("g-" + topic, [partition], stable=False)
+                assert before[partition][:2] == (7, "so far")
 
     run(scenario())
 

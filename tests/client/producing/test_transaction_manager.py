@@ -37,7 +37,7 @@ from ottla.wire.schema.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from ottla.wire.tree import Message
-from tests.client.core_scenarios import Scenario, options, place, scenarios
+from tests.client.core_scenarios import Scenario, options, partition_named, scenarios
 
 KINDS = {
     "find": FindCoordinatorRequest,
@@ -79,7 +79,7 @@ class TransactionScenario(Scenario):
         self.transactions.begin()
 
     def do_append(self, word: str, *values: str) -> None:
-        topic, partition = place(word)
+        topic, partition = partition_named(word)
         for value in values:
             verdict = self.machine.append(
                 topic, value.encode(), self.now, timestamp_ms=1, partition=partition, token=value
@@ -87,7 +87,9 @@ class TransactionScenario(Scenario):
             assert verdict is AppendResult.ACCEPTED
 
     def do_offsets(self, group: str, *words: str) -> None:
-        offsets = {TopicPartition(*place(word)): OffsetAndMetadata(int(at)) for word, at in options(words).items()}
+        offsets = {
+            TopicPartition(*partition_named(word)): OffsetAndMetadata(int(at)) for word, at in options(words).items()
+        }
         self.transactions.send_offsets(offsets, GroupMetadata(group, 3, "m"), "offsets")
 
     def do_commit(self) -> None:
@@ -197,8 +199,8 @@ class TransactionScenario(Scenario):
                 known = f" {request.producer_id}:{request.producer_epoch}" if request.producer_id >= 0 else ""
                 self.shown.append(f"init {request.transactional_id}{known}")
             case AddPartitionsToTxnRequest():
-                places = [f"{t.name}{index}" for t in request.v3_and_below_topics for index in t.partitions]
-                self.shown.append(f"add {','.join(places)}")
+                partitions = [f"{t.name}{index}" for t in request.v3_and_below_topics for index in t.partitions]
+                self.shown.append(f"add {','.join(partitions)}")
             case AddOffsetsToTxnRequest():
                 self.shown.append(f"add-offsets {request.group_id}")
             case TxnOffsetCommitRequest():

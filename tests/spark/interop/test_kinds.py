@@ -52,10 +52,10 @@ def topics(broker, create: Create) -> tuple[str, str]:
 class Programs:
     """What the programs have in common."""
 
-    def __init__(self, spark: Any, bootstrap: str, place: Path) -> None:
+    def __init__(self, spark: Any, bootstrap: str, storage: Path) -> None:
         self.spark = spark
         self.at = {"kafka.bootstrap.servers": bootstrap}
-        self._place = place
+        self._storage = storage
         self._count = 0
 
     def read(self, form: str, topic: str, columns: str, **options: Any) -> Any:
@@ -71,7 +71,7 @@ class Programs:
         """All that a query gives until it has read what there is, with the batch that it came in."""
         self._count += 1
         found: list[Any] = []
-        where = self._place / (checkpoint or f"{self._count}")
+        where = self._storage / (checkpoint or f"{self._count}")
         each = lambda rows, number: found.extend((number, *map(str, row)) for row in rows.collect())  # noqa: E731
         writer = frame.writeStream.outputMode(mode).foreachBatch(each).option("checkpointLocation", str(where))
         writer.trigger(availableNow=True).start().awaitTermination()

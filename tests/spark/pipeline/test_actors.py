@@ -24,7 +24,7 @@ COUNTED = re.compile(r"^ +(topic|table|Parquet, by pyarrow)  █+ (\d+), of them
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def storage() -> Iterator[Path]:
     """Not below pytest's own directory, which nobody but its owner may enter: the database may run as somebody else."""
     directory = Path(tempfile.mkdtemp(prefix="ottla-tests-actors-"))
     directory.chmod(0o755)
@@ -37,9 +37,9 @@ SILENCE_S = 5.0
 """A line comes every three seconds; on a busy machine it may be late."""
 
 
-def played(place):
+def played(storage):
     """What the demo says, and the longest that it said nothing."""
-    command = [sys.executable, "-m", "examples.actors", str(place)]
+    command = [sys.executable, "-m", "examples.actors", str(storage)]
     with subprocess.Popen(
         command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
@@ -53,9 +53,9 @@ def played(place):
     return "".join(said), longest
 
 
-def test_actors_are_captured_enriched_and_written_on_once_over_two_runs(place):
+def test_actors_are_captured_enriched_and_written_on_once_over_two_runs(storage):
     for expected in (7, 8):
-        said, silence = played(place)
+        said, silence = played(storage)
         counted = {name: (int(rows), int(twice)) for name, rows, twice in COUNTED.findall(said)}
         assert counted == dict.fromkeys(("topic", "table", "Parquet, by pyarrow"), (expected, 0)), said
         hops = dict(HOP.findall(said))

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 FILE = """\
 name: orders
-storage: file://{place}
+storage: file://{storage}
 configuration: {{spark.sql.shuffle.partitions: "2", spark.driver.memory: 512m}}
 sources:
   orders:
@@ -43,7 +43,7 @@ sinks:
   archive:
     from: flat
     format: parquet
-    options: {{path: "file://{place}/parquet", files: 1}}
+    options: {{path: "file://{storage}/parquet", files: 1}}
   large:
     from: picked
     format: ottla
@@ -52,13 +52,13 @@ sinks:
 
 
 def records(bootstrap: str, topic: str) -> list[Any]:
-    places = [TopicPartition(topic, number) for number in range(2)]
+    partitions = [TopicPartition(topic, number) for number in range(2)]
     found: list[Any] = []
     with blocking.Consumer(bootstrap_servers=bootstrap, group_id=None, isolation_level="read_committed") as consumer:
-        consumer.assign(places)
-        consumer.seek_to_beginning(*places)
-        ends = consumer.end_offsets(places)
-        while any(consumer.position(place) < ends[place] for place in places):
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        ends = consumer.end_offsets(partitions)
+        while any(consumer.position(partition) < ends[partition] for partition in partitions):
             for some in consumer.getmany(timeout_ms=500).values():
                 found += some
     return found
@@ -73,9 +73,9 @@ def ottla(*arguments: str) -> str:
 
 def test_a_pipeline_is_run_twice_and_every_record_is_there_once(broker, create, tmp_path):
     orders, large, bad = create(2), create(2), create(2)
-    place = tmp_path / "data"
+    storage = tmp_path / "data"
     file = tmp_path / "pipeline.yaml"
-    file.write_text(FILE.format(place=place, bootstrap=broker.bootstrap, orders=orders, large=large, bad=bad))
+    file.write_text(FILE.format(storage=storage, bootstrap=broker.bootstrap, orders=orders, large=large, bad=bad))
 
     def write(numbers: range) -> None:
         with blocking.Producer(broker.bootstrap) as producer:
@@ -94,7 +94,7 @@ def test_a_pipeline_is_run_twice_and_every_record_is_there_once(broker, create, 
 
     expected = [str(number) for number in range(11, 30)]
     assert sorted(record.key.decode() for record in records(broker.bootstrap, large)) == expected
-    table = ds.dataset(place / "parquet", partitioning="hive").to_table()
+    table = ds.dataset(storage / "parquet", partitioning="hive").to_table()
     assert sorted(table["key"].to_pylist()) == expected
     (dead,) = records(broker.bootstrap, bad)
     assert (dead.key, dead.value) == (b"x", b"{not json")
@@ -116,7 +116,7 @@ def test_a_pipeline_is_run_twice_and_every_record_is_there_once(broker, create, 
         check=True,
     ).stdout
     assert orders in described
-    assert Path(place / "spark.log").exists()
+    assert Path(storage / "spark.log").exists()
 
     # The records of some time once more, as a batch beside the checkpoint; run again, it writes nothing twice.
     for _ in range(2):
@@ -124,7 +124,7 @@ def test_a_pipeline_is_run_twice_and_every_record_is_there_once(broker, create, 
         ottla("run", str(file), "--sink", "large", "--sink", "archive", *span)
     again = [str(number) for number in range(11, 35)]
     assert sorted(record.key.decode() for record in records(broker.bootstrap, large)) == sorted(expected + again)
-    (folder,) = (place / "parquet").glob("backfill=*")
+    (folder,) = (storage / "parquet").glob("backfill=*")
     assert sorted(ds.dataset(folder).to_table()["key"].to_pylist()) == sorted(expected + again)
 
 
@@ -135,7 +135,7 @@ def _are_gone(admin: blocking.Admin, names: list[str]) -> bool:
 def test_a_pipeline_that_was_dropped_begins_anew_with_topics_that_were_made_anew(broker, create, tmp_path):
     orders, large, bad = create(2), create(2), create(2)
     file = tmp_path / "pipeline.yaml"
-    file.write_text(FILE.format(place=tmp_path, bootstrap=broker.bootstrap, orders=orders, large=large, bad=bad))
+    file.write_text(FILE.format(storage=tmp_path, bootstrap=broker.bootstrap, orders=orders, large=large, bad=bad))
     value = json.dumps({"id": 1, "amount": 20}).encode()
     for count in (3, 5):
         with blocking.Producer(broker.bootstrap) as producer:
@@ -153,7 +153,7 @@ def test_a_pipeline_that_was_dropped_begins_anew_with_topics_that_were_made_anew
 
 EVENTS = """\
 name: events
-storage: file://{place}
+storage: file://{storage}
 configuration: {{spark.sql.shuffle.partitions: "1", spark.driver.memory: 512m}}
 sources:
   orders:
@@ -189,7 +189,7 @@ sinks:
   sessions:
     from: visits
     format: parquet
-    options: {{path: "file://{place}/sessions", files: 1}}
+    options: {{path: "file://{storage}/sessions", files: 1}}
   paid:
     from: joined
     format: ottla
@@ -206,9 +206,9 @@ def send(bootstrap: str, topic: str, values: list[dict[str, Any]]) -> None:
 
 def test_windows_sessions_joins_and_duplicates_go_by_the_time_in_the_payload(broker, create, tmp_path):
     topics = {name: create(2) for name in ("orders", "payments", "counts", "paid")}
-    place = tmp_path / "data"
+    storage = tmp_path / "data"
     file = tmp_path / "pipeline.yaml"
-    file.write_text(EVENTS.format(place=place, bootstrap=broker.bootstrap, **topics))
+    file.write_text(EVENTS.format(storage=storage, bootstrap=broker.bootstrap, **topics))
     day = "2026-11-17T"
     orders = [
         {"id": 1, "product": "tea", "at": f"{day}10:01:00Z"},
@@ -230,13 +230,13 @@ def test_windows_sessions_joins_and_duplicates_go_by_the_time_in_the_payload(bro
     send(broker.bootstrap, topics["orders"], [{"id": 7, "product": "end", "at": f"{day}14:00:00Z"}])
     ottla("run", "--available-now", str(file))
 
-    settings = json.loads((place / "checkpoints/counts/offsets/0").read_text().splitlines()[1])["conf"]
+    settings = json.loads((storage / "checkpoints/counts/offsets/0").read_text().splitlines()[1])["conf"]
     assert settings["spark.sql.shuffle.partitions"] == "1", "the file's own setting wins"
     reported: dict[str, list[int]] = {}
     for record in records(broker.bootstrap, topics["counts"]):
         reported.setdefault(record.key.decode(), []).append(int(record.value))
     assert reported == {"tea 10:00": [2], "jam 10:00": [1], "tea 10:10": [1, 2], "end 12:00": [1], "end 14:00": [1]}
-    visits = ds.dataset(place / "sessions", partitioning="hive").to_table().to_pylist()
+    visits = ds.dataset(storage / "sessions", partitioning="hive").to_table().to_pylist()
     assert sorted((row["product"], row["n"]) for row in visits) == [("end", 1), ("jam", 1), ("tea", 2), ("tea", 2)]
     assert [(each.key, each.value) for each in records(broker.bootstrap, topics["paid"])] == [
         (b"1", b"2026-11-17 10:03:00")
@@ -245,7 +245,7 @@ def test_windows_sessions_joins_and_duplicates_go_by_the_time_in_the_payload(bro
 
 FAILING = """\
 name: failing
-storage: file://{place}
+storage: file://{storage}
 configuration: {{spark.sql.shuffle.partitions: "1", spark.driver.memory: 512m}}
 restart: {{limit: 1, backoff: 1 second}}
 sources:
@@ -268,7 +268,7 @@ sinks:
 def test_a_query_that_fails_leaves_the_others_running_and_sigterm_to_all_processes_stops_them(broker, create, tmp_path):
     orders, fine = create(2), create(2)
     file = tmp_path / "pipeline.yaml"
-    file.write_text(FAILING.format(place=tmp_path / "data", bootstrap=broker.bootstrap, orders=orders, fine=fine))
+    file.write_text(FAILING.format(storage=tmp_path / "data", bootstrap=broker.bootstrap, orders=orders, fine=fine))
     send(broker.bootstrap, orders, [{"id": 1}])
     said = tmp_path / "said.txt"
     with said.open("wb") as output:

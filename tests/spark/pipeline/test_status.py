@@ -18,7 +18,7 @@ from ottla.spark.pipeline.query_runner import Restarts
 
 FILE = """\
 name: n
-storage: {place}
+storage: {storage}
 configuration:
   spark.some.setting: "5"
 restart: {{limit: 1, within: 1 hour, backoff: 0 seconds}}
@@ -73,7 +73,7 @@ class Query:
 @pytest.fixture
 def file(tmp_path) -> Path:
     path = tmp_path / "p.yaml"
-    path.write_text(FILE.format(place=tmp_path / "data"))
+    path.write_text(FILE.format(storage=tmp_path / "data"))
     return path
 
 
