@@ -80,8 +80,8 @@ def produce(
     """Version 12 has the same fields; with it a producer uses version 2 of transactions."""
     partitions = I32.pack(partition) + uvarint(len(records) + 1) + records + b"\0"
     topics = compact_string(topic) + b"\x02" + partitions + b"\0"
-    who = b"\0" if transactional_id is None else compact_string(transactional_id)
-    return request(PRODUCE, version, who + struct.pack(">hi", ACKS_ALL, 30_000) + b"\x02" + topics + b"\0")
+    transactional = b"\0" if transactional_id is None else compact_string(transactional_id)
+    return request(PRODUCE, version, transactional + struct.pack(">hi", ACKS_ALL, 30_000) + b"\x02" + topics + b"\0")
 
 
 def fetch(topic: str, partition: int, *, wait_ms: int = 500, committed: bool = False) -> tuple[bytearray, int]:

@@ -54,10 +54,10 @@ def watch(port: int, group: str) -> tuple[int, float]:
     clock = time.monotonic
     deadline = clock() + RELOAD_TIMEOUT_S
     longest = 0.0
-    with Connection(port) as asking, Connection(port) as fetches:
+    with Connection(port) as client, Connection(port) as fetches:
         while clock() < deadline:
             sent_at = clock()
-            asking.call(API_VERSIONS)
+            client.call(API_VERSIONS)
             answered_at = clock()
             error, offset = frames.read_offset(fetches.call(fetching), TOPIC)
             longest = max(longest, answered_at - sent_at, clock() - answered_at)

@@ -46,10 +46,8 @@ def _transactions(peer: Peer, settings: Settings, version: int) -> dict[str, flo
 def _copies(peer: Peer, settings: Settings, version: int) -> dict[str, float]:
     source, sink = fresh_topic(peer, 1), fresh_topic(peer, 1)
     record = frames.batch(RECORD, 1)
-    rounds = settings.round_trips // COPIES_SHARE
-    worker = transaction_load.copies(
-        Target(peer.port, source), Target(peer.port, sink), _name(), rounds, record, version
-    )
+    runs = settings.round_trips // COPIES_SHARE
+    worker = transaction_load.copies(Target(peer.port, source), Target(peer.port, sink), _name(), runs, record, version)
     outcome = run([worker], 0.0, peer.cpu_seconds)
     drop(peer, source, sink)
     (tally,) = outcome.tallies

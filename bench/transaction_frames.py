@@ -57,38 +57,38 @@ def read_identity(answer: memoryview) -> Identity:
     return Identity(*_IDENTITY.unpack_from(answer, ERROR_AT + I16.size))
 
 
-def in_transaction(batch: bytes, who: Identity, sequence: int) -> bytearray:
+def in_transaction(batch: bytes, producer: Identity, sequence: int) -> bytearray:
     """The batch with the next sequence of this producer."""
     made = bytearray(batch)
     assert len(made) > BATCH_HEADER.size
     _ATTRIBUTES.pack_into(made, _CHECKED_FROM, TRANSACTIONAL)
-    _PRODUCER.pack_into(made, _PRODUCER_AT, who.producer_id, who.epoch, sequence)
+    _PRODUCER.pack_into(made, _PRODUCER_AT, producer.producer_id, producer.epoch, sequence)
     _CHECKSUM.pack_into(made, _CHECKSUM_AT, crc32c.crc32c(memoryview(made)[_CHECKED_FROM:]))
     return made
 
 
-def add_partition(transactional_id: str, who: Identity, topic: str, partition: int) -> bytes:
+def add_partition(transactional_id: str, producer: Identity, topic: str, partition: int) -> bytes:
     topics = b"\x02" + compact_string(topic) + b"\x02" + I32.pack(partition) + b"\0"
-    body = compact_string(transactional_id) + _IDENTITY.pack(*who) + topics
+    body = compact_string(transactional_id) + _IDENTITY.pack(*producer) + topics
     return request(ADD_PARTITIONS_TO_TXN, 3, body + b"\0")
 
 
-def add_offsets(transactional_id: str, who: Identity, group: str) -> bytes:
-    body = compact_string(transactional_id) + _IDENTITY.pack(*who) + compact_string(group)
+def add_offsets(transactional_id: str, producer: Identity, group: str) -> bytes:
+    body = compact_string(transactional_id) + _IDENTITY.pack(*producer) + compact_string(group)
     return request(ADD_OFFSETS_TO_TXN, 3, body + b"\0")
 
 
 def commit_offset(
-    transactional_id: str, who: Identity, group: str, topic: str, offset: int, *, version: int = 3
+    transactional_id: str, producer: Identity, group: str, topic: str, offset: int, *, version: int = 3
 ) -> bytes:
     """The offset of partition 0, for a group without members."""
     partition = struct.pack(">iqi", 0, offset, -1) + b"\x01\0"
     topics = b"\x02" + compact_string(topic) + b"\x02" + partition + b"\0"
-    start = compact_string(transactional_id) + compact_string(group) + _IDENTITY.pack(*who)
+    start = compact_string(transactional_id) + compact_string(group) + _IDENTITY.pack(*producer)
     return request(TXN_OFFSET_COMMIT, version, start + I32.pack(-1) + b"\x01\0" + topics + b"\0")
 
 
-def end(transactional_id: str, who: Identity, *, version: int = 3) -> bytes:
+def end(transactional_id: str, producer: Identity, *, version: int = 3) -> bytes:
     """Commit."""
-    body = compact_string(transactional_id) + _IDENTITY.pack(*who) + b"\x01\0"
+    body = compact_string(transactional_id) + _IDENTITY.pack(*producer) + b"\x01\0"
     return request(END_TXN, version, body)

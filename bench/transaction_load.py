@@ -53,19 +53,19 @@ class Transactor:
         self._count = count
         self._version = version
         self._sequence = 0
-        self._who = wire.Identity(*wire.NO_PRODUCER)
+        self._producer = wire.Identity(*wire.NO_PRODUCER)
         self._produced_at = frames.produce_error_at(target.topic)
         self._added_at = wire.error_at(target.topic)
 
     def begin(self) -> Endless:
-        self._who = wire.read_identity((yield from asked(wire.init(self._id), wire.ERROR_AT)))
+        self._producer = wire.read_identity((yield from asked(wire.init(self._id), wire.ERROR_AT)))
 
     def write(self) -> Endless:
         """Send the batch, as the first of a transaction."""
         topic, partition = self._target.topic, self._target.partition
         if self._version == 1:
-            yield from asked(wire.add_partition(self._id, self._who, topic, partition), self._added_at)
-        records = bytes(wire.in_transaction(self._batch, self._who, self._sequence))
+            yield from asked(wire.add_partition(self._id, self._producer, topic, partition), self._added_at)
+        records = bytes(wire.in_transaction(self._batch, self._producer, self._sequence))
         frame = frames.produce(
             topic, partition, records, transactional_id=self._id, version=9 if self._version == 1 else 12
         )
@@ -74,17 +74,17 @@ class Transactor:
 
     def commit_offset(self, group: str, topic: str, offset: int) -> Endless:
         if self._version == 1:
-            yield from asked(wire.add_offsets(self._id, self._who, group), wire.ERROR_AT)
+            yield from asked(wire.add_offsets(self._id, self._producer, group), wire.ERROR_AT)
         version = 3 if self._version == 1 else 5
-        frame = wire.commit_offset(self._id, self._who, group, topic, offset, version=version)
+        frame = wire.commit_offset(self._id, self._producer, group, topic, offset, version=version)
         yield from asked(frame, wire.error_at(topic))
 
     def ending(self) -> bytes:
-        return wire.end(self._id, self._who, version=3 if self._version == 1 else 5)
+        return wire.end(self._id, self._producer, version=3 if self._version == 1 else 5)
 
     def ended(self, answer: memoryview) -> None:
         if self._version == 2:
-            self._who = wire.read_identity(answer)
+            self._producer = wire.read_identity(answer)
             self._sequence = 0
 
     def transaction(self) -> Endless:
@@ -95,13 +95,13 @@ class Transactor:
 def drive(connection: Connection, steps: Endless) -> None:
     """Run a producer to its end, on one connection."""
     try:
-        asking = next(steps)
+        step = next(steps)
         while True:
-            if isinstance(asking, float):
-                time.sleep(asking)
-                asking = next(steps)
+            if isinstance(step, float):
+                time.sleep(step)
+                step = next(steps)
             else:
-                asking = steps.send(connection.call(asking))
+                step = steps.send(connection.call(step))
     except StopIteration:
         pass
 
@@ -161,21 +161,21 @@ class _Turns:
 
     def _answered(self, fd: int, answer: memoryview, stop: float) -> None:
         try:
-            asking = self._under_way[fd].send(answer)
+            step = self._under_way[fd].send(answer)
         except StopIteration:
             self.latencies.append(time.perf_counter_ns() - self._began[fd])
             del self._under_way[fd]
             if time.monotonic() < stop:
                 self._next(fd)
         else:
-            self._do(fd, asking)
+            self._do(fd, step)
 
-    def _do(self, fd: int, asking: bytes | float) -> None:
-        if isinstance(asking, float):
+    def _do(self, fd: int, step: bytes | float) -> None:
+        if isinstance(step, float):
             self.waits += 1
-            heapq.heappush(self._waiting, (time.monotonic() + asking, fd))
+            heapq.heappush(self._waiting, (time.monotonic() + step, fd))
         else:
-            self._seats[fd][0].socket.sendall(asking)
+            self._seats[fd][0].socket.sendall(step)
 
 
 def transactions(targets: list[Target], names: list[str], batch: bytes, count: int, version: int) -> Worker:
@@ -228,7 +228,7 @@ class _Tail:
         self._connection.socket.close()
 
 
-def copies(source: Target, sink: Target, name: str, rounds: int, record: bytes, version: int) -> Worker:
+def copies(source: Target, sink: Target, name: str, runs: int, record: bytes, version: int) -> Worker:
     """Copy one record after the other in a transaction with its offset: latency from sending it to reading the
     committed copy on another connection."""
 
@@ -243,7 +243,7 @@ def copies(source: Target, sink: Target, name: str, rounds: int, record: bytes, 
             drive(copying, producer.begin())
             start()
             tally = Tally(begin=time.monotonic())
-            for _ in range(rounds):
+            for _ in range(runs):
                 reading.wait()
                 seeing.wait()
                 time.sleep(DELAY_S)  # let the broker park both, and complete the transaction before
@@ -260,7 +260,7 @@ def copies(source: Target, sink: Target, name: str, rounds: int, record: bytes, 
             tally.end = time.monotonic()
         reading.close()
         seeing.close()
-        tally.requests = tally.records = rounds
+        tally.requests = tally.records = runs
         tally.latencies_us = percentiles(latencies)
         return tally
 

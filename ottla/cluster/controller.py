@@ -14,7 +14,7 @@ from ottla.cluster import changes as c
 from ottla.cluster.elections import LiveBrokers, elections, removal
 from ottla.cluster.image import Draft, Image
 from ottla.cluster.model import BrokerRegistration, TopicImage
-from ottla.cluster.placement import place_replicas, start_after
+from ottla.cluster.placement import assign_replicas, start_after
 from ottla.cluster.requests import UNSET, ControllerDecision, PartitionsSpec, Rules, TopicResult, TopicSpec
 from ottla.errors import ErrorCode, Refused
 
@@ -144,7 +144,7 @@ class _Creation:
             )
         _check_partitions_max(partitions)
         _check_enough_brokers(factor, self._brokers.values())
-        return tuple(place_replicas(_hosts(self._brokers, factor), partitions, factor, start=self._placed))
+        return tuple(assign_replicas(_hosts(self._brokers, factor), partitions, factor, start=self._placed))
 
     def _assigned(self, spec: TopicSpec) -> tuple[tuple[int, ...], ...]:
         for field, value in (
@@ -255,10 +255,10 @@ def _growth(image: Image, spec: PartitionsSpec, rules: Rules) -> Iterable[c.Chan
     else:
         _check_enough_brokers(len(model), image.brokers.values())
         hosts = _hosts(image.brokers, len(model))
-        added = tuple(place_replicas(hosts, more, len(model), start=start_after(hosts, model), first_partition=have))
+        added = tuple(assign_replicas(hosts, more, len(model), start=start_after(hosts, model), first_partition=have))
     change = c.PartitionsAdded(topic.id, have, added)
-    grown = image.apply(change).topics[spec.name]
-    return [change, *elections(grown, LiveBrokers(image.brokers), rules, first=have)]
+    extended = image.apply(change).topics[spec.name]
+    return [change, *elections(extended, LiveBrokers(image.brokers), rules, first=have)]
 
 
 def brokers_gone(image: Image, live: Sequence[tuple[int, int]]) -> list[c.Change]:

@@ -20,10 +20,13 @@ def changes_between(old: Image, new: Image) -> Iterator[c.Change]:
     if (old.controller_id, old.controller_epoch) != (new.controller_id, new.controller_epoch):
         live = tuple((broker.id, broker.epoch) for broker in new.brokers.values())
         yield c.ControllerChanged(new.controller_id, new.controller_epoch, live)
-    for who in (*new.broker_configs, *(who for who in old.broker_configs if who not in new.broker_configs)):
-        configs = new.broker_configs.get(who, {})
-        if old.broker_configs.get(who, {}) != configs:
-            yield c.BrokerConfigChanged(who, configs)
+    for broker_id in (
+        *new.broker_configs,
+        *(broker_id for broker_id in old.broker_configs if broker_id not in new.broker_configs),
+    ):
+        configs = new.broker_configs.get(broker_id, {})
+        if old.broker_configs.get(broker_id, {}) != configs:
+            yield c.BrokerConfigChanged(broker_id, configs)
     for group in (*new.group_configs, *(group for group in old.group_configs if group not in new.group_configs)):
         configs = new.group_configs.get(group, {})
         if old.group_configs.get(group, {}) != configs:

@@ -313,8 +313,8 @@ class _Loader:
             case ["config", "topics", topic]:
                 self._topic_configs[layout.unescaped(topic)] = layout.configs_of(node.data)
             case ["config", "brokers", broker]:
-                who = None if broker == layout.CLUSTER_DEFAULT else int(broker)
-                self._broker_configs[who] = layout.configs_of(node.data)
+                broker_id = None if broker == layout.CLUSTER_DEFAULT else int(broker)
+                self._broker_configs[broker_id] = layout.configs_of(node.data)
             case ["config", "groups", group]:
                 self._group_configs[layout.unescaped(group)] = layout.configs_of(node.data)
             case ["admin", "delete_topics", topic]:

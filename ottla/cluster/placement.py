@@ -13,7 +13,7 @@ from itertools import zip_longest
 from ottla.cluster.model import BrokerRegistration
 
 
-def place_replicas(
+def assign_replicas(
     brokers: Iterable[BrokerRegistration],
     partitions: int,
     replication_factor: int,
@@ -56,8 +56,8 @@ def _ring(brokers: Iterable[BrokerRegistration]) -> list[BrokerRegistration]:
         if broker.rack is None:
             return [each._replace(rack=None) for each in ordered]
         by_rack.setdefault(broker.rack, []).append(broker)
-    turns = zip_longest(*(by_rack[rack] for rack in sorted(by_rack)))
-    return [broker for turn in turns for broker in turn if broker is not None]
+    tiers = zip_longest(*(by_rack[rack] for rack in sorted(by_rack)))
+    return [broker for tier in tiers for broker in tier if broker is not None]
 
 
 def _followers(ring: Sequence[BrokerRegistration], lead: int, *, shift: int) -> list[BrokerRegistration]:

@@ -111,7 +111,7 @@ def _uniform_for_different(
             shares[member][topic].add(partition)
             loads[member] = load + 1
             heapreplace(queue, (load + 1, member))
-    while any([_balance(topic, who, shares, loads) for topic, who in readers.items()]):  # noqa: C419  every topic, each time
+    while any([_balance(topic, subscribers, shares, loads) for topic, subscribers in readers.items()]):  # noqa: C419  every topic, each time
         pass
     return {
         member: [(topic, partition) for topic, partitions in share.items() for partition in partitions]
@@ -119,12 +119,14 @@ def _uniform_for_different(
     }
 
 
-def _balance(topic: bytes, who: list[str], shares: dict[str, dict[bytes, set[int]]], loads: dict[str, int]) -> bool:
+def _balance(
+    topic: bytes, subscribers: list[str], shares: dict[str, dict[bytes, set[int]]], loads: dict[str, int]
+) -> bool:
     """Move partitions of one topic while that helps. It ends, for each move makes the sum of squared loads smaller."""
     moved = False
     while True:
-        giver = max((member for member in who if shares[member][topic]), key=loads.__getitem__, default=None)
-        taker = min(who, key=loads.__getitem__)
+        giver = max((member for member in subscribers if shares[member][topic]), key=loads.__getitem__, default=None)
+        taker = min(subscribers, key=loads.__getitem__)
         if giver is None or loads[giver] - loads[taker] < 2:
             return moved
         partition = max(shares[giver][topic])
@@ -146,13 +148,13 @@ def _readers(members: Members) -> dict[bytes, list[str]]:
 
 def range_(members: Members, partition_counts: Mapping[bytes, int]) -> dict[str, Assignment]:
     alike: dict[tuple[int, tuple[str, ...]], list[bytes]] = {}
-    for topic, who in _readers(members).items():
-        alike.setdefault((partition_counts[topic], tuple(who)), []).append(topic)
+    for topic, subscribers in _readers(members).items():
+        alike.setdefault((partition_counts[topic], tuple(subscribers)), []).append(topic)
     shares: dict[str, dict[bytes, frozenset[int]]] = {member: {} for member in members}
     for (count, readers), topics in alike.items():
         # The topic with the most assigned partitions decides for all topics of its kind.
-        pattern = max(topics, key=lambda topic: sum(len(members[who].assigned.get(topic, ())) for who in readers))
-        ranges = _ranges(count, {who: members[who].assigned.get(pattern, frozenset()) for who in readers})
+        pattern = max(topics, key=lambda topic: sum(len(members[member].assigned.get(topic, ())) for member in readers))
+        ranges = _ranges(count, {member: members[member].assigned.get(pattern, frozenset()) for member in readers})
         for member, partitions in ranges.items():
             if partitions:
                 for topic in topics:

@@ -50,7 +50,7 @@ def join(
     before = _joining_member(group, request, member_id, records)
     after = _updated(before, request, client, subscription)
     if old is not None and old.classic is None:
-        left = {who: each for who, each in group.state.members.items() if who != old.id}
+        left = {member: each for member, each in group.state.members.items() if member != old.id}
         left[after.id] = after
         if conversion.can_downgrade(group, left):
             return Decision(conversion.downgrade(group, left, now_ms), ((reply_to, _joined(after)),))

@@ -279,7 +279,7 @@ class ConsumerGroup:
         return reconciled
 
     def _with(self, member: ConsumerMember, replaced: str | None) -> dict[str, ConsumerMember]:
-        members = {who: each for who, each in self.state.members.items() if who != replaced}
+        members = {member_id: each for member_id, each in self.state.members.items() if member_id != replaced}
         members[member.id] = member
         return members
 

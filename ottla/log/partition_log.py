@@ -444,7 +444,7 @@ class PartitionLog:
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> list[Segment]:
         """Drop everything; the log is empty and goes on at `offset`. Durable on return."""
-        return truncation.begin_anew(self, offset, now_ms)
+        return truncation.truncate_fully(self, offset, now_ms)
 
     def settle_swap(self) -> list[Segment]:
         return [] if self.swap is None else self.swap.settle()

@@ -115,7 +115,7 @@ class Schedule:
     def has_read(self) -> bool:
         return self._progress.read_bytes > 0
 
-    def begin_anew(self, now: float) -> None:
+    def restart_pass(self, now: float) -> None:
         """Nothing could be read so far: that was no pass, and no time of one."""
         self._progress = Progress(self._progress.passes, self._progress.finished_ms)
         self._since = self._free_at = now

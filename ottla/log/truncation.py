@@ -52,7 +52,7 @@ def truncate(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
     return replaced + dropped
 
 
-def begin_anew(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
+def truncate_fully(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
     """Remove everything. See `truncate_fully_and_start_at`."""
     log.make_directory()
     replaced = log.settle_swap()

@@ -131,8 +131,8 @@ def against_checkpoints(
     end = max([manifest.end_offset, *more.values()])
     if end <= log_end or any(stop >= end for _, stop in manifest.missing):
         return
-    who = ", ".join(what for what, offset in more.items() if offset == end) or "the manifest"
-    what = f"offsets {log_end}..{end - 1} are missing at the end of the log: {who} proves them"
+    sources = ", ".join(what for what, offset in more.items() if offset == end) or "the manifest"
+    what = f"offsets {log_end}..{end - 1} are missing at the end of the log: {sources} proves them"
     yield Finding(path, what, AT_START, records=True, offset=log_end)
 
 

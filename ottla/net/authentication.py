@@ -45,8 +45,8 @@ class BrokerIdentity(NamedTuple):
     secret: bytes
 
 
-def _proof(secret: bytes, who: bytes, hello: bytes, nonce: bytes) -> bytes:
-    return hmac.digest(secret, who + hello + nonce, "sha256")
+def _proof(secret: bytes, side: bytes, hello: bytes, nonce: bytes) -> bytes:
+    return hmac.digest(secret, side + hello + nonce, "sha256")
 
 
 class Connecting:

@@ -51,7 +51,7 @@ class FollowerState:
         finally:  # the disk may have refused half of it
             self._partition.end_moved_back()
 
-    def copy_anew(self, now_ms: int) -> None:
+    def copy_again(self, now_ms: int) -> None:
         """Quarantine the records after the damage, and copy them again from the leader."""
         try:
             quarantine(self._partition.log, now_ms)

@@ -121,10 +121,10 @@ class LeaderState:
         self._union: tuple[Follower, ...] = ()  # all that the high watermark waits for
         self.low_watermark_listeners: dict[LowWatermarkListener, None] = {}
 
-    def take_up(self, state: PartitionState, *, anew: bool) -> None:
-        """Apply a new partition state. `anew`: this broker begins to lead with it."""
+    def take_up(self, state: PartitionState, *, begins_to_lead: bool) -> None:
+        """Apply a new partition state. `begins_to_lead`: this broker becomes leader with it."""
         partition = self._partition
-        if anew:
+        if begins_to_lead:
             self.epoch_start = partition.log.log_end
             self.followers = {}
         if partition.leads:
@@ -165,7 +165,7 @@ class LeaderState:
         follower = self.followers.get(replica)
         if follower is None:
             raise Refused(ErrorCode.not_leader_or_follower, f"broker {replica} has no replica of {partition}")
-        if broker_epoch < follower.epoch:  # asked before it registered anew; it need not have all that any more
+        if broker_epoch < follower.epoch:  # asked before it registered again; it need not have all that any more
             raise Refused(ErrorCode.stale_broker_epoch)
         diverging = diverging_epoch(partition.log, offset, last_epoch)
         if diverging is not None or offset > partition.log.log_end:  # an empty log may begin there

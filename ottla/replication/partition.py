@@ -159,11 +159,11 @@ class Partition:
         self.last_leader = state.last_leader
         self.leads = leads and doubt is None
         self._count_in_sync()
-        anew = self.leads and (begins or not led)
-        if anew:
+        begins_to_lead = self.leads and (begins or not led)
+        if begins_to_lead:
             self.log.assign_epoch(state.leader_epoch)
             self.end_known, self.follower.watermark_known, self.forgot, self.outdated = True, True, False, False
-        self.leader.take_up(state, anew=anew)
+        self.leader.take_up(state, begins_to_lead=begins_to_lead)
         if not self.leads:
             self.step_down()
             self.doubt = doubt if leads else None

@@ -280,7 +280,7 @@ class ReplicaFetcher:
             if gap is not None:
                 self._log_gap(partition, gap)
         elif fetched.error == ErrorCode.offset_out_of_range:
-            await self._begin_anew(partition, fetched.log_start, now_ms)
+            await self._restart_log(partition, fetched.log_start, now_ms)
         elif fetched.error:
             raise Refused(ErrorCode(fetched.error))
         elif fetched.diverging is not None:
@@ -336,7 +336,7 @@ class ReplicaFetcher:
             what,
         )
 
-    async def _begin_anew(self, partition: Partition, log_start: int, now_ms: int) -> None:
+    async def _restart_log(self, partition: Partition, log_start: int, now_ms: int) -> None:
         if log_start < 0:
             raise Refused(ErrorCode.offset_out_of_range)
         if gaps.unsettled(partition) is not None and log_start <= partition.log.log_end:

@@ -284,9 +284,7 @@ class ReplicaManager:
 
     async def was_cut(self, partition: Partition, dropped: list[Segment]) -> None:
         self._segment_deletion.schedule(dropped, partition.log.config.file_delete_delay_ms)
-        await self.replicas.save_checkpoints(
-            checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.CLEANED
-        )
+        await self.replicas.save_checkpoints(checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.CLEANED)
 
     def make_whole(self, partition: Partition) -> None:
         """The leader has the records that are missing here."""
@@ -294,13 +292,13 @@ class ReplicaManager:
             self._isr.leave(partition)
             raise Refused(ErrorCode.kafka_storage_error, "it is damaged, and in sync for all that the controller knows")
         try:
-            self._copy_anew(partition)
+            self._copy_again(partition)
         except StorageFault as fault:
             self._copy_later(partition, fault)
 
-    def _copy_anew(self, partition: Partition) -> None:
+    def _copy_again(self, partition: Partition) -> None:
         damage = partition.log.damage
-        partition.follower.copy_anew(self._runtime.wall_ms())
+        partition.follower.copy_again(self._runtime.wall_ms())
         log.error(
             "%s: %s: later records are quarantined (.damaged) and copied again from broker %d, from offset %d on",
             partition, damage, partition.leader_id, partition.log.log_end,

@@ -228,9 +228,7 @@ class Replicas:
         if not self._disk.exists(f"{path}/{checkpoints.PARTITION_METADATA}") and not has_log(self._disk, path):
             return None  # no partition of ours
         topic = image.topic(key[0])
-        deleted = any(
-            each.name == key[0] and self._broker_id in each.replicas for each in image.tombstones.values()
-        )
+        deleted = any(each.name == key[0] and self._broker_id in each.replicas for each in image.tombstones.values())
         topic_id = topic_id_of(self._disk, path, None if topic is None else topic.id, deleted=deleted)
         known = topic is not None and key[1] < len(topic.partitions) and topic_id in (None, topic.id)
         if topic is not None and known and self._broker_id in topic.partitions[key[1]].replicas:
@@ -310,7 +308,7 @@ class Replicas:
             now_ms=self._runtime.wall_ms(),
         )
         if not self._disk.exists(path):
-            opened.before_files = partial(self._begin_anew, key)
+            opened.before_files = partial(self._drop_stale_checkpoints, key)
         for note in opened.recovery.notes:
             log.warning("%s-%d: %s", topic.name, index, note)
         if opened.damage is not None:
@@ -426,7 +424,7 @@ class Replicas:
         for write in filter(None, [self.checkpoint(name) for name in names]):
             await self._runtime.offload(write)
 
-    def _begin_anew(self, key: Key) -> None:
+    def _drop_stale_checkpoints(self, key: Key) -> None:
         """A log is about to create its directory. Entries under its name in the checkpoints belong to a dropped
         partition: after a kill they would count for this one, and records would be lost."""
         if any(self._under_way(name) or key in self._written.get(name, ()) for name in CHECKPOINTS):

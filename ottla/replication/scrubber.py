@@ -47,7 +47,7 @@ class Scrubber:
         self._counted_at = self._saved_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self.passes = 0
-        self.rounds = 0
+        self.passes_tried = 0
         """Passes, and looks that found nothing to read."""
         self.read_bytes = 0
         self.damaged = 0
@@ -130,9 +130,9 @@ class Scrubber:
         await self._count()
         schedule = self._schedule
         if not schedule.total_bytes and not schedule.has_read:
-            self.rounds += 1
+            self.passes_tried += 1
             await self._wait(min(LOOK_SECONDS, self._interval_s))  # nothing is on the device for certain yet
-            schedule.begin_anew(self._runtime.now())
+            schedule.restart_pass(self._runtime.now())
             return
         key = schedule.next_partition(sorted((p.topic, p.index) for p in self._replicas))
         if key is None:
@@ -158,11 +158,11 @@ class Scrubber:
     async def _finish(self) -> None:
         schedule = self._schedule
         if not schedule.has_read:
-            schedule.begin_anew(self._runtime.now())
+            schedule.restart_pass(self._runtime.now())
             return
         pause = schedule.finish(self._interval_s, self._runtime.now(), self._runtime.wall_ms())
         self.passes += 1
-        self.rounds += 1
+        self.passes_tried += 1
         log.info("scrub: pass %d is complete, %d damaged ranges found so far", schedule.passes, self.damaged)
         await self._save()
         await self._wait(pause)

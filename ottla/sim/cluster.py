@@ -54,7 +54,7 @@ class Node:
 
     def damaged(self) -> None:
         """A file of it has changed behind its back."""
-        self._scrubbed_since = (-1, 0) if self.broker is None else (self.lives, self.broker.scrubber.rounds)
+        self._scrubbed_since = (-1, 0) if self.broker is None else (self.lives, self.broker.scrubber.passes_tried)
 
     def scrubbed(self, passes: int) -> bool:
         """Whether the scrub has come to the end of all there is so often, in one life, since it was damaged."""
@@ -66,7 +66,7 @@ class Node:
         if life != self.lives:
             self._scrubbed_since = (self.lives, 0)
             before = 0
-        if self.broker.scrubber.rounds - before < passes:
+        if self.broker.scrubber.passes_tried - before < passes:
             return False
         self._scrubbed_since = None
         return True

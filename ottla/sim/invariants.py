@@ -44,10 +44,10 @@ class Invariants:
                     self._leads(leadership, (node.id, node.lives), partition.high_watermark)
         self._cluster.world.kernel.call_later(LOOK_SECONDS, self._look)
 
-    def _leads(self, leadership: Leadership, who: tuple[int, int], high_watermark: int) -> None:
-        other = self._leaders.setdefault(leadership, who)
-        if other != who:
-            self._violated(Kind.TWO_LEADERS, f"{leadership}: brokers (and lives) {other} and {who}")
+    def _leads(self, leadership: Leadership, leader: tuple[int, int], high_watermark: int) -> None:
+        other = self._leaders.setdefault(leadership, leader)
+        if other != leader:
+            self._violated(Kind.TWO_LEADERS, f"{leadership}: brokers (and lives) {other} and {leader}")
         before = self._high_watermarks.get(leadership, 0)
         if high_watermark < before:
             self._violated(Kind.SHRUNK, f"{leadership}: the high watermark goes from {before} to {high_watermark}")

@@ -158,10 +158,10 @@ class StoreServer:
             line.down.send(("answer", number, getattr(self.tree, kind)(*arguments)))
 
     def _changed(self, paths: Iterable[str]) -> None:
-        touched = {path: None for written in paths for path in (written, parent_of(written) if written != "/" else "/")}
+        changed = {path: None for written in paths for path in (written, parent_of(written) if written != "/" else "/")}
         for session in self._sessions.values():
             if session.line is not None:
-                for path in touched:
+                for path in changed:
                     if path in session.watches:
                         session.line.down.send(("changed", path))
 

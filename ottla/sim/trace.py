@@ -23,8 +23,8 @@ class Trace:
         self._detail = detail
         self._hash = blake2b(digest_size=8)
 
-    def line(self, who: str, what: str, *, minor: bool = False) -> None:
-        text = f"{self._clock():10.4f}  {who:<10}  {what}"
+    def line(self, source: str, what: str, *, minor: bool = False) -> None:
+        text = f"{self._clock():10.4f}  {source:<10}  {what}"
         self._hash.update(text.encode())
         self.last.append(text)
         if self._show is not None and (self._detail or not minor):

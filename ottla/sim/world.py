@@ -116,10 +116,10 @@ class Log(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            who = getattr(asyncio.get_running_loop(), "name", "?")
+            source = getattr(asyncio.get_running_loop(), "name", "?")
         except RuntimeError:
-            who = "?"
+            source = "?"
         minor = record.levelno < logging.WARNING
-        self._world.trace.line(who, f"{record.levelname.lower()}: {record.getMessage()}", minor=minor)
+        self._world.trace.line(source, f"{record.levelname.lower()}: {record.getMessage()}", minor=minor)
         if record.exc_info and record.exc_info[1] is not None:
-            self._world.failed(f"{who}: {record.getMessage()}", record.exc_info[1])
+            self._world.failed(f"{source}: {record.getMessage()}", record.exc_info[1])

@@ -312,10 +312,10 @@ def decide(plan: WritePlan, identity: WriteIdentity, parts: Sequence[TaskCommit]
             except ClientError as error:
                 log.info("%s: another driver decides, or none could be heard: %s", identity.decisions, error)
                 own.renew()
-        _decide_anew(plan, identity, new, left, own)
+        _decide_after_takeover(plan, identity, new, left, own)
 
 
-def _decide_anew(
+def _decide_after_takeover(
     plan: WritePlan, identity: WriteIdentity, new: CommitDecision, left: int, own: clients.Transactional
 ) -> None:
     tp = marker_partition(plan)

@@ -20,7 +20,7 @@ from tests.harness.topics import create_topic
 CLIENTS = 1_000
 PARTITIONS = 16
 GROWTH_BYTES_MAX = 300_000_000
-ROUNDS = 300
+ITERATIONS = 300
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def descriptors(count: int) -> Iterator[None]:
 def p99_s(connection: Connection) -> dict[str, float]:
     """Of one client's requests, one after the other."""
     took: dict[str, list[float]] = {"Produce": [], "Fetch": [], "Metadata": []}
-    for number in range(ROUNDS):
+    for number in range(ITERATIONS):
         began = time.perf_counter()
         offset = produce(connection, "small", batch([b"%d" % number]))["base_offset"]
         produced = time.perf_counter()

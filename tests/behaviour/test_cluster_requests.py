@@ -376,8 +376,8 @@ class TestWhenABrokerIsGone:
             wait_for(lambda: nodes_of(coordinators(one)) == {1, 2}, "coordinators on both brokers")
             before = coordinators(one)
             two.kill()
-            nobody = (-1, -1, int(ErrorCode.coordinator_not_available))
-            after = {key: nobody if reported[0] == 2 else reported for key, reported in before.items()}
+            unavailable = (-1, -1, int(ErrorCode.coordinator_not_available))
+            after = {key: unavailable if reported[0] == 2 else reported for key, reported in before.items()}
             wait_for(lambda: coordinators(one) == after, "broker 2 to be missed")
         finally:
             one.close()

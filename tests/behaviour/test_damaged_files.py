@@ -100,7 +100,7 @@ class Kept:
             assert self.producer.flush(30) == 0
         return max(offsets)
 
-    def write_anew(self) -> int:
+    def rewrite(self) -> int:
         """As another producer: the sequence of the one before is lost with its records."""
         self.producer = Producer({**self.settings, "enable.idempotence": True, "linger.ms": 0})
         return self.write(1)

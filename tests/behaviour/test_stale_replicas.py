@@ -104,7 +104,7 @@ def test_restored_older_files_of_a_single_replica_are_reported(tmp_path):
         cluster[1].stop()
         put_back_the_partition(cluster[1].data, tmp_path / "older")
         cluster[1].start()
-        assert kept.write_anew() == 10
+        assert kept.rewrite() == 10
         assert kept.read(0, 5)[0] == kept.written[:5]
         assert kept.read(5, 0) == ([], True)
         assert "offsets 5..9 are missing" in cluster[1].log.read_text()
@@ -147,7 +147,7 @@ def test_a_lost_log_is_restored_from_the_others_and_only_the_rest_is_missing(tmp
         kept.await_in_sync()
         assert kept.read(0, 20)[0] == kept.written[:20]
         assert kept.read(20, 0) == ([], True)
-        assert kept.write_anew() == 25
+        assert kept.rewrite() == 25
         leader = kept.admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions[0].leader
         assert leader != 3
         for number in (1, 2, 3):

@@ -217,9 +217,9 @@ def test_a_transactional_copy_is_exact_though_brokers_are_killed_in_turn(brokers
     for copier in copiers:
         copier.start()
     try:
-        for turn in range(3):
-            wait_for(partial(_has_copied, copiers, turn * 120), "some copies", 90)
-            killed(brokers, turn + 1).start()
+        for index in range(3):
+            wait_for(partial(_has_copied, copiers, index * 120), "some copies", 90)
+            killed(brokers, index + 1).start()
             brokers.in_sync(target, 3)
             brokers.in_sync("__transaction_state", 3)
         for copier in copiers:

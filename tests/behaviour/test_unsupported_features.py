@@ -27,8 +27,8 @@ def connection(broker):
 
 class TestScramUsers:
     def test_describe_user_scram_credentials_is_empty(self, connection):
-        nobody: list[list[dict[str, str]] | None] = [None, []]
-        for users in nobody:
+        no_users: list[list[dict[str, str]] | None] = [None, []]
+        for users in no_users:
             answer = connection.call("describe_user_scram_credentials", 0, users=users)
             assert (answer["error_code"], answer["error_message"], answer["results"]) == (NONE, None, [])
 

@@ -48,7 +48,7 @@ class Load:
         self._settings = {"bootstrap.servers": process.bootstrap, "linger.ms": 0, "log_level": 0}
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=each) for each in (self._write, self._decide)]
-        self.rounds = 0
+        self.iterations = 0
 
     def __enter__(self) -> Load:
         for thread in self._threads:
@@ -65,12 +65,12 @@ class Load:
         admin = AdminClient(self._settings)
         while not self._stop.is_set():
             for number in range(40):
-                producer.produce("compacted", b"%d" % self.rounds * 2000, key=b"%d" % (number % 7), partition=0)
+                producer.produce("compacted", b"%d" % self.iterations * 2000, key=b"%d" % (number % 7), partition=0)
                 producer.produce("retained", b"%d" % number * 9000, partition=0)
                 producer.produce("cut", b"%d" % number * 4000, partition=0)
             producer.flush(30)
-            self.rounds += 1
-            before = TopicPartition("cut", 0, self.rounds * 20)
+            self.iterations += 1
+            before = TopicPartition("cut", 0, self.iterations * 20)
             admin.delete_records([before])[before].result(30)
 
     def _decide(self) -> None:
@@ -98,14 +98,14 @@ def test_log_verify_reports_nothing_on_a_healthy_broker(process):
     for each in created.values():
         each.result(30)
     with Load(process) as load:
-        wait_for(lambda: load.rounds > 5, "some load", 60)
+        wait_for(lambda: load.iterations > 5, "some load", 60)
         for _ in range(LOOKS):
             assert verify(process.data)["damaged"] == []
     process.kill()
     assert verify(process.data)["damaged"] == []
     process.start()
     with Load(process) as load:
-        wait_for(lambda: load.rounds > 5 and len([*(process.data / "cut-0").glob("*.log")]) > 4, "some load", 60)
+        wait_for(lambda: load.iterations > 5 and len([*(process.data / "cut-0").glob("*.log")]) > 4, "some load", 60)
     assert verify(process.data)["damaged"] == []
     segments = sorted((process.data / "cut-0").glob("*.log"))
     assert len(segments) > 3

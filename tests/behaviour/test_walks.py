@@ -190,11 +190,11 @@ async def transaction_walk(directory: Path) -> Trace:
             for number in range(RUNS):
                 name = f"x{number}"
                 begins = init_producer_id.InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=30_000)
-                who = await connected.call(begins, init_producer_id.InitProducerIdResponse, 5)
-                while who.error_code:
-                    who = await connected.call(begins, init_producer_id.InitProducerIdResponse, 5)
+                producer = await connected.call(begins, init_producer_id.InitProducerIdResponse, 5)
+                while producer.error_code:
+                    producer = await connected.call(begins, init_producer_id.InitProducerIdResponse, 5)
                 records = batch(
-                    broker, producer_id=who.producer_id, producer_epoch=who.producer_epoch, base_sequence=0,
+                    broker, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, base_sequence=0,
                     transactional=True,
                 )  # fmt: skip
                 data = produce.PartitionProduceData(index=0, records=records)
@@ -203,7 +203,7 @@ async def transaction_walk(directory: Path) -> Trace:
                 written = await connected.call(writes, produce.ProduceResponse, 12)
                 assert written.responses[0].partition_responses[0].error_code == 0
                 ends = end_txn.EndTxnRequest(
-                    transactional_id=name, producer_id=who.producer_id, producer_epoch=who.producer_epoch,
+                    transactional_id=name, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch,
                     committed=True,
                 )  # fmt: skip
                 frame = client.frame(ends, 5)

@@ -345,47 +345,47 @@ def test_an_answer_without_room_tells_of_every_high_watermark_that_moved(server:
 
 def test_no_partition_of_a_thousand_starves(server: Server) -> None:
     """Whoever got records goes to the end: after n answers no partition is more than one answer ahead of another."""
-    count, per_answer, rounds = 1_000, 23, 3
+    count, per_answer, iterations = 1_000, 23, 3
 
     async def test() -> None:
         topic = await server.topic(count)
         size = 0
         for index in range(count):
-            for _ in range(rounds + 2):
+            for _ in range(iterations + 2):
                 size = append(server.broker, topic, index, 500)
         async with Client.to(server.broker) as client:
             reader = Reader(client, topic)
             positions = [0] * count
             moved = dict.fromkeys(range(count), (0, size))
             bytes_max = per_answer * size + size // 2
-            for turn in range(rounds * count // per_answer):
+            for number in range(iterations * count // per_answer):
                 answer = await reader.fetch(moved, [], bytes_max)
                 served = [index for index, each in answer.items() if each.records]
-                assert len(served) == per_answer, f"answer {turn}"
+                assert len(served) == per_answer, f"answer {number}"
                 for index in served:
                     positions[index] = sizes(answer[index].records)[-1][0]
                 moved = {index: (positions[index], size) for index in served}
-                assert max(positions) - min(positions) <= 1, f"answer {turn}: somebody was passed over"
+                assert max(positions) - min(positions) <= 1, f"answer {number}: somebody was passed over"
 
     server.run(test())
 
 
 def test_a_batch_too_large_for_its_neighbours_gets_its_turn(server: Server) -> None:
     """One partition's batches never fit behind the others': it comes first some time, and then it gets one whole."""
-    count, large, turns = 60, 50_000, 200
+    count, large, answers = 60, 50_000, 200
 
     async def test() -> None:
         topic = await server.topic(count)
         for index in range(count):
-            for _ in range(turns):
+            for _ in range(answers):
                 append(server.broker, topic, index, 100)
-        for _ in range(turns):
+        for _ in range(answers):
             append(server.broker, topic, 7, large)
         async with Client.to(server.broker) as client:
             reader = Reader(client, topic)
-            moved = {index: (turns if index == 7 else 0, UNLIMITED) for index in range(count)}
+            moved = {index: (answers if index == 7 else 0, UNLIMITED) for index in range(count)}
             got = dict.fromkeys(range(count), 0)
-            for _ in range(turns):
+            for _ in range(answers):
                 answer = await reader.fetch(moved, [], 2_000)
                 moved = {}
                 for index, each in answer.items():

@@ -45,10 +45,10 @@ def test_a_request_counts_when_its_response_is_ready():
         clock.now += 0.001
         return replies[frame[1]]
 
-    nobody = cast("Connection", None)
+    no_connection = cast("Connection", None)
     measured = meters.around(serve)
-    assert measured(nobody, memoryview(b"\0\3")) == b"at once"
-    assert measured(nobody, memoryview(b"\0\0")) is pending
+    assert measured(no_connection, memoryview(b"\0\3")) == b"at once"
+    assert measured(no_connection, memoryview(b"\0\0")) is pending
     metadata, produce = meters.by_api[APIS[3].name], meters.by_api[APIS[0].name]
     assert (metadata.count, produce.count) == (1, 0)
     clock.now += 2

@@ -21,17 +21,17 @@ def test_delete_topics_takes_names_or_ids_each_once(tmp_path: Path):
                 return [(each.error_code, each.error_message) for each in answer.responses]
 
             await one.cluster.create_topics([TopicSpec(name, 1, 1) for name in "abc"])
-            topic_id, nobody = one.image.topics["a"].id, bytes(16)
+            topic_id, no_id = one.image.topics["a"].id, bytes(16)
             cases: list[tuple[list[tuple[str | None, bytes]], str]] = [
                 ([("a", topic_id)], "You may not specify both topic name and topic id."),
-                ([(None, nobody)], "Neither topic name nor id were specified."),
-                ([("a", nobody), ("a", nobody)], "Duplicate topic name."),
+                ([(None, no_id)], "Neither topic name nor id were specified."),
+                ([("a", no_id), ("a", no_id)], "Duplicate topic name."),
                 ([(None, topic_id), (None, topic_id)], "Duplicate topic id."),
             ]
             for topics, why in cases:
                 assert await refused(*topics) == [(ErrorCode.invalid_request, why)]
             assert set(one.image.topics) == {"a", "b", "c"}
-            mixed = await refused(("b", nobody), ("a", nobody), (None, topic_id))
+            mixed = await refused(("b", no_id), ("a", no_id), (None, topic_id))
             assert [code for code, _ in mixed] == [ErrorCode.none, ErrorCode.none, ErrorCode.invalid_request]
             assert set(one.image.topics) == {"c"}
             request = delete.DeleteTopicsRequest(topic_names=["c", "c"], timeout_ms=10_000)

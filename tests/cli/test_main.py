@@ -58,13 +58,13 @@ def test_the_examples_in_help_are_valid():
 
 
 def test_commands_that_talk_to_a_cluster_have_the_same_options():
-    asking = [
+    commands = [
         (path, command)
         for path, command in every_command()
         if any(parameter.name == "bootstrap" for parameter in command.params)
     ]
-    assert len(asking) > 25
-    for path, command in asking:
+    assert len(commands) > 25
+    for path, command in commands:
         flags = {flag for parameter in command.params for flag in parameter.opts}
         assert {"-b", "--bootstrap-server", "-X"} <= flags, path
         assert "--json" in flags, path

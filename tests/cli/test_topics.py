@@ -177,8 +177,8 @@ def test_partitions_are_added_to_a_topic(broker, fresh_name):
             assert set(missing.value.results) == {name}
             return (await admin.describe_topics([name]))[name]
 
-    grown = asyncio.run(scenario())
-    assert [partition.partition for partition in grown.partitions] == [0, 1, 2, 3]
+    extended = asyncio.run(scenario())
+    assert [partition.partition for partition in extended.partitions] == [0, 1, 2, 3]
 
 
 def test_different_numbers_of_replicas_are_shown():

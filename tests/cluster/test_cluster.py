@@ -160,8 +160,8 @@ def test_partitions_are_added_and_led(store):
     async def test(runtime):
         async with cluster_on(store, runtime) as cluster:
             await cluster.create_topics([TopicSpec("t", 1, 1)])
-            (grown, same) = await cluster.create_partitions([PartitionsSpec("t", 3), PartitionsSpec("u", 3)])
-            assert grown.code == ErrorCode.none
+            (extended, same) = await cluster.create_partitions([PartitionsSpec("t", 3), PartitionsSpec("u", 3)])
+            assert extended.code == ErrorCode.none
             assert same.code == ErrorCode.unknown_topic_or_partition
             assert states(cluster.image, "t") == ["1@0 1/1 #0"] * 3
             assert await loaded(cluster) == cluster.image

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.cluster.image import BrokerRegistration
-from ottla.cluster.placement import place_replicas
+from ottla.cluster.placement import assign_replicas
 
 
 def brokers_in(racks: str) -> list[BrokerRegistration]:
@@ -17,7 +17,7 @@ def brokers_in(racks: str) -> list[BrokerRegistration]:
 @pytest.mark.parametrize("start", [0, 5])
 def test_placement_is_even_and_uses_a_rack_twice_only_when_all_are_used(racks, factor, start):
     brokers = brokers_in(racks)
-    placed = place_replicas(brokers, len(brokers) * (len(brokers) - 1), factor, start=start)
+    placed = assign_replicas(brokers, len(brokers) * (len(brokers) - 1), factor, start=start)
     rack_of = {broker.id: broker.rack for broker in brokers}
     leaders = [replicas[0] for replicas in placed]
     assert {leaders.count(broker.id) for broker in brokers} == {len(brokers) - 1}, "leaders spread evenly"
@@ -31,6 +31,6 @@ def test_placement_is_even_and_uses_a_rack_twice_only_when_all_are_used(racks, f
 
 
 def test_the_load_of_a_lost_broker_is_taken_over_by_all_others():
-    placed = place_replicas(brokers_in("----"), 12, 2, start=0)
+    placed = assign_replicas(brokers_in("----"), 12, 2, start=0)
     successors = [follower for leader, follower in placed if leader == 0]
     assert sorted(successors) == [1, 2, 3]

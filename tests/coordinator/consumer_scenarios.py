@@ -174,10 +174,10 @@ class Scenario:
             classic = self.groups.describe(GROUP)
             if classic.error_code:
                 return ErrorCode(shown.error_code).name
-            who = sorted(self._name(member.member_id) for member in classic.members)
-            return " ".join(["classic", classic.group_state, *who])
-        who = sorted(f"{self._name(member.member_id)}={member.member_epoch}" for member in shown.members)
-        return " ".join([shown.group_state, f"{shown.group_epoch}/{shown.assignment_epoch}", *who])
+            members = sorted(self._name(member.member_id) for member in classic.members)
+            return " ".join(["classic", classic.group_state, *members])
+        members = sorted(f"{self._name(member.member_id)}={member.member_epoch}" for member in shown.members)
+        return " ".join([shown.group_state, f"{shown.group_epoch}/{shown.assignment_epoch}", *members])
 
     def parts(self) -> str:
         """Who has what."""
@@ -195,11 +195,11 @@ class Scenario:
 
     # A member of the new protocol.
 
-    def join(self, who: str, names: list[str], options: dict[str, str]) -> str:
+    def join(self, member: str, names: list[str], options: dict[str, str]) -> str:
         if "instance" in options:
-            self.instances[who] = options["instance"]
+            self.instances[member] = options["instance"]
         return self._heartbeat(
-            who,
+            member,
             ConsumerGroupHeartbeatRequest(
                 member_epoch=0,
                 rebalance_timeout_ms=int(float(options.get("timeout", "300s").removesuffix("s")) * 1000),
@@ -210,14 +210,14 @@ class Scenario:
             ),
         )
 
-    def beat(self, who: str, names: list[str], options: dict[str, str]) -> str:
+    def beat(self, member: str, names: list[str], options: dict[str, str]) -> str:
         full = "full" in names
         named = options.get("names")
         owned = self._owned(options["has"]) if "has" in options else None
         return self._heartbeat(
-            who,
+            member,
             ConsumerGroupHeartbeatRequest(
-                member_epoch=int(options.get("epoch", self.epochs.get(who, 0))),
+                member_epoch=int(options.get("epoch", self.epochs.get(member, 0))),
                 rebalance_timeout_ms=300_000 if full else -1,
                 subscribed_topic_names=None if named is None else [name for name in named.split(",") if name],
                 subscribed_topic_regex=options.get("regex"),
@@ -226,22 +226,22 @@ class Scenario:
             ),
         )
 
-    def leave(self, who: str, names: list[str], options: dict[str, str]) -> str:
-        return self._heartbeat(who, ConsumerGroupHeartbeatRequest(member_epoch=-1))
+    def leave(self, member: str, names: list[str], options: dict[str, str]) -> str:
+        return self._heartbeat(member, ConsumerGroupHeartbeatRequest(member_epoch=-1))
 
-    def away(self, who: str, names: list[str], options: dict[str, str]) -> str:
-        return self._heartbeat(who, ConsumerGroupHeartbeatRequest(member_epoch=-2))
+    def away(self, member: str, names: list[str], options: dict[str, str]) -> str:
+        return self._heartbeat(member, ConsumerGroupHeartbeatRequest(member_epoch=-2))
 
-    def _heartbeat(self, who: str, request: ConsumerGroupHeartbeatRequest) -> str:
+    def _heartbeat(self, member: str, request: ConsumerGroupHeartbeatRequest) -> str:
         request.group_id = GROUP
-        request.member_id = who
-        request.instance_id = self.instances.get(who)
+        request.member_id = member
+        request.instance_id = self.instances.get(member)
         token = Waiting()
-        self._apply(self.groups.consumer_heartbeat(request, MemberClient(who, "/h"), token, self.now, self.now_ms))
+        self._apply(self.groups.consumer_heartbeat(request, MemberClient(member, "/h"), token, self.now, self.now_ms))
         response = _reply_of(token)
         assert isinstance(response, ConsumerGroupHeartbeatResponse)
         messages.encode(response, 1)
-        self.epochs[who] = response.member_epoch
+        self.epochs[member] = response.member_epoch
         said = f"epoch={response.member_epoch}"
         if response.assignment is None:
             return said
@@ -257,7 +257,7 @@ class Scenario:
 
     # A member of the classic protocol.
 
-    def cjoin(self, who: str, names: list[str], options: dict[str, str]) -> str:
+    def cjoin(self, member: str, names: list[str], options: dict[str, str]) -> str:
         """`has=` is what it owns; an eager member owns nothing when it joins."""
         subscription = ConsumerProtocolSubscription(
             topics=names,
@@ -265,11 +265,11 @@ class Scenario:
         )
         metadata = SUBSCRIPTION_VERSION.to_bytes(2, "big") + messages.encode(subscription, SUBSCRIPTION_VERSION)
         if "instance" in options:
-            self.instances[who] = options["instance"]
+            self.instances[member] = options["instance"]
         request = JoinGroupRequest(
             group_id=GROUP,
-            member_id="" if "fresh" in options else self.ids.get(who, ""),
-            group_instance_id=self.instances.get(who),
+            member_id="" if "fresh" in options else self.ids.get(member, ""),
+            group_instance_id=self.instances.get(member),
             session_timeout_ms=10_000,
             rebalance_timeout_ms=60_000,
             protocol_type=options.get("type", "consumer"),
@@ -278,23 +278,23 @@ class Scenario:
                 for name in options.get("protocols", "range").split(",")
             ],
         )
-        token = self.waiting[who] = Waiting()
-        self._apply(self.groups.join(request, 3, MemberClient(who, "/h"), token, self.now, self.now_ms))
-        return self.heard(who, [], {})
+        token = self.waiting[member] = Waiting()
+        self._apply(self.groups.join(request, 3, MemberClient(member, "/h"), token, self.now, self.now_ms))
+        return self.heard(member, [], {})
 
-    def heard(self, who: str, names: list[str], options: dict[str, str]) -> str:
+    def heard(self, member: str, names: list[str], options: dict[str, str]) -> str:
         """What became of a request that waited."""
-        token = self.waiting[who]
+        token = self.waiting[member]
         if not token.answered:
             return "waits"
         response = _reply_of(token)
-        self.ids[who] = response.member_id
-        self.epochs[who] = response.generation_id
-        self.protocols[who] = response.protocol_name
+        self.ids[member] = response.member_id
+        self.epochs[member] = response.generation_id
+        self.protocols[member] = response.protocol_name
         leads = " leads" if response.leader == response.member_id else ""
         return f"generation={response.generation_id} {response.protocol_name}{leads}"
 
-    def csync(self, who: str, names: list[str], options: dict[str, str]) -> str:
+    def csync(self, member_id: str, names: list[str], options: dict[str, str]) -> str:
         """`c1=t:0,1` among the options: what the leader assigns."""
         assignments = [
             SyncGroupRequestAssignment(
@@ -311,11 +311,11 @@ class Scenario:
         ]
         request = SyncGroupRequest(
             group_id=GROUP,
-            generation_id=self.epochs[who],
-            member_id=self.ids[who],
-            group_instance_id=self.instances.get(who),
+            generation_id=self.epochs[member_id],
+            member_id=self.ids[member_id],
+            group_instance_id=self.instances.get(member_id),
             protocol_type="consumer",
-            protocol_name=self.protocols[who],
+            protocol_name=self.protocols[member_id],
             assignments=assignments,
         )
         token = Waiting()
@@ -326,19 +326,19 @@ class Scenario:
         read = messages.decode(ConsumerProtocolAssignment, int.from_bytes(data[:2], "big"), data, 2)
         return _named_partitions((each.topic, each.partitions) for each in read.assigned_partitions) or "nothing"
 
-    def cbeat(self, who: str, names: list[str], options: dict[str, str]) -> str:
+    def cbeat(self, member: str, names: list[str], options: dict[str, str]) -> str:
         request = HeartbeatRequest(
             group_id=GROUP,
-            generation_id=int(options.get("generation", self.epochs[who])),
-            member_id=self.ids[who],
-            group_instance_id=self.instances.get(who),
+            generation_id=int(options.get("generation", self.epochs[member])),
+            member_id=self.ids[member],
+            group_instance_id=self.instances.get(member),
         )
         token = Waiting()
         self._apply(self.groups.heartbeat(request, token, self.now))
         return ErrorCode(_reply_of(token).error_code).name
 
-    def cleave(self, who: str, names: list[str], options: dict[str, str]) -> str:
-        identity = MemberIdentity(member_id=self.ids.get(who, who), group_instance_id=self.instances.get(who))
+    def cleave(self, member: str, names: list[str], options: dict[str, str]) -> str:
+        identity = MemberIdentity(member_id=self.ids.get(member, member), group_instance_id=self.instances.get(member))
         token = Waiting()
         request = LeaveGroupRequest(group_id=GROUP, members=[identity])
         self._apply(self.groups.leave(request, token, self.now, self.now_ms))
@@ -346,12 +346,12 @@ class Scenario:
 
     # Offsets.
 
-    def commit(self, who: str, names: list[str], options: dict[str, str]) -> str:
+    def commit(self, member: str, names: list[str], options: dict[str, str]) -> str:
         request = OffsetCommitRequest(
             group_id=GROUP,
-            member_id=self.ids.get(who, "" if who == "admin" else who),
-            generation_id_or_member_epoch=int(options.get("epoch", self.epochs.get(who, -1))),
-            group_instance_id=self.instances.get(who),
+            member_id=self.ids.get(member, "" if member == "admin" else member),
+            generation_id_or_member_epoch=int(options.get("epoch", self.epochs.get(member, -1))),
+            group_instance_id=self.instances.get(member),
             topics=[
                 OffsetCommitRequestTopic(name=name, partitions=[OffsetCommitRequestPartition(committed_offset=1)])
                 for name in names
@@ -363,11 +363,11 @@ class Scenario:
         _reply_of(token)
         return "none"
 
-    def fetch(self, who: str, names: list[str], options: dict[str, str]) -> str:
+    def fetch(self, member: str, names: list[str], options: dict[str, str]) -> str:
         request = OffsetFetchRequestGroup(
             group_id=GROUP,
-            member_id=None if who == "admin" else self.ids.get(who, who),
-            member_epoch=int(options.get("epoch", self.epochs.get(who, -1))),
+            member_id=None if member == "admin" else self.ids.get(member, member),
+            member_epoch=int(options.get("epoch", self.epochs.get(member, -1))),
             topics=[],
         )
         token = Waiting()
@@ -421,7 +421,7 @@ class Scenario:
             assert _by_member(read) == _by_member(self.groups)
 
     def _name(self, member_id: str) -> str:
-        return next((who for who, each in self.ids.items() if each == member_id), member_id)
+        return next((member for member, each in self.ids.items() if each == member_id), member_id)
 
 
 def _by_member(groups: GroupMachine) -> Any:

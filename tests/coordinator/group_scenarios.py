@@ -66,8 +66,8 @@ UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 class Token:
     """A request of somebody, by name."""
 
-    def __init__(self, who: str) -> None:
-        self.who = who
+    def __init__(self, member: str) -> None:
+        self.member = member
         self.answered = False
 
 
@@ -98,20 +98,20 @@ class GroupScenario:
             assert " · ".join(self.said) == " ".join(expected.split()), f"line {number}: {acts}"
             self._check_log()
 
-    def token(self, who: str) -> Token:
-        return Token(who)
+    def token(self, member: str) -> Token:
+        return Token(member)
 
     def act(self, words: list[str]) -> None:
         verb, *rest = words
         if hasattr(self, f"do_{verb}"):
             getattr(self, f"do_{verb}")(*rest)
             return
-        who, verb = verb, rest[0]
+        member, verb = verb, rest[0]
         options = dict(word.split("=", 1) for word in rest[1:] if "=" in word)
         names = [word for word in rest[1:] if "=" not in word]
-        token = self.token(who)
+        token = self.token(member)
         try:
-            self._apply(getattr(self, f"member_{verb}")(who, names, options, token))
+            self._apply(getattr(self, f"member_{verb}")(member, names, options, token))
         except Refused as refused:
             self._hear(token, refused)
 
@@ -165,8 +165,8 @@ class GroupScenario:
             return
         group = self.groups.get(GROUP)
         assert isinstance(group, ClassicGroup)
-        who = [f"{self._name(each.member_id)}={each.member_assignment.decode()}" for each in shown.members]
-        words = [shown.group_state, str(group.generation), shown.protocol_data, *who]
+        members = [f"{self._name(each.member_id)}={each.member_assignment.decode()}" for each in shown.members]
+        words = [shown.group_state, str(group.generation), shown.protocol_data, *members]
         self.said.append(" ".join(word.removesuffix("=") for word in words if word))
 
     def do_list(self, *filters: str) -> None:
@@ -207,35 +207,35 @@ class GroupScenario:
 
     # A member.
 
-    def member_join(self, who: str, names: list[str], options: dict[str, str], token: Token) -> Decision:
+    def member_join(self, member: str, names: list[str], options: dict[str, str], token: Token) -> Decision:
         if "as" in options:
-            self.instances[who] = options["as"]
+            self.instances[member] = options["as"]
         new = "new" in names
         protocols = [name for name in names if name != "new"] or ["range"]
         metadata = options["meta"].encode() if "meta" in options else _subscription(options.get("topics", "t"))
         request = JoinGroupRequest(
             group_id=GROUP,
-            member_id=options.get("id", "" if new else self.ids.get(who, "")),
-            group_instance_id=self.instances.get(who),
+            member_id=options.get("id", "" if new else self.ids.get(member, "")),
+            group_instance_id=self.instances.get(member),
             session_timeout_ms=int(_seconds(options.get("session", "10s")) * 1000),
             rebalance_timeout_ms=int(_seconds(options.get("rebalance", "60s")) * 1000),
             protocol_type=options.get("type", "consumer"),
             protocols=[JoinGroupRequestProtocol(name=name, metadata=metadata) for name in protocols],
         )
         version = int(options.get("v", "9"))
-        return self.groups.join(request, version, MemberClient(who, "/h"), token, self.now, self._now_ms)
+        return self.groups.join(request, version, MemberClient(member, "/h"), token, self.now, self._now_ms)
 
-    def member_enter(self, who: str, names: list[str], options: dict[str, str], token: Token) -> Decision:
-        self._apply(self.member_join(who, [*names, "new"], options, self.token(who)))
-        assert self.said.pop() == f"{who} member_id_required"
-        return self.member_join(who, names, options, token)
+    def member_enter(self, member: str, names: list[str], options: dict[str, str], token: Token) -> Decision:
+        self._apply(self.member_join(member, [*names, "new"], options, self.token(member)))
+        assert self.said.pop() == f"{member} member_id_required"
+        return self.member_join(member, names, options, token)
 
-    def member_sync(self, who: str, names: list[str], options: dict[str, str], token: Token) -> Decision:
+    def member_sync(self, member: str, names: list[str], options: dict[str, str], token: Token) -> Decision:
         request = SyncGroupRequest(
             group_id=GROUP,
-            generation_id=self._generation(who, options),
-            member_id=self._id(who, options),
-            group_instance_id=self.instances.get(who),
+            generation_id=self._generation(member, options),
+            member_id=self._id(member, options),
+            group_instance_id=self.instances.get(member),
             protocol_name=options.pop("protocol", None),
             assignments=[
                 SyncGroupRequestAssignment(member_id=self.ids[name], assignment=text.encode())
@@ -245,25 +245,25 @@ class GroupScenario:
         )
         return self.groups.sync(request, token, self.now, self._now_ms)
 
-    def member_beat(self, who: str, names: list[str], options: dict[str, str], token: Token) -> Decision:
+    def member_beat(self, member: str, names: list[str], options: dict[str, str], token: Token) -> Decision:
         request = HeartbeatRequest(
             group_id=GROUP,
-            generation_id=self._generation(who, options),
-            member_id=self._id(who, options),
-            group_instance_id=self.instances.get(who),
+            generation_id=self._generation(member, options),
+            member_id=self._id(member, options),
+            group_instance_id=self.instances.get(member),
         )
         return self.groups.heartbeat(request, token, self.now)
 
-    def member_leave(self, who: str, names: list[str], options: dict[str, str], token: Token) -> Decision:
+    def member_leave(self, member: str, names: list[str], options: dict[str, str], token: Token) -> Decision:
         """By itself, or with the members or instances that an administrator names."""
-        members = [MemberIdentity(member_id=self._id(who, options), group_instance_id=self.instances.get(who))]
-        if who == "admin":
+        members = [MemberIdentity(member_id=self._id(member, options), group_instance_id=self.instances.get(member))]
+        if member == "admin":
             members = [MemberIdentity(member_id=self.ids[name]) for name in names]
             members += [MemberIdentity(group_instance_id=options["as"])] if "as" in options else []
         request = LeaveGroupRequest(group_id=GROUP, members=members)
         return self.groups.leave(request, token, self.now, self._now_ms)
 
-    def member_commit(self, who: str, names: list[str], options: dict[str, str], token: Token) -> Decision:
+    def member_commit(self, member: str, names: list[str], options: dict[str, str], token: Token) -> Decision:
         topics = [
             OffsetCommitRequestTopic(
                 name=partition.partition(":")[0],
@@ -280,20 +280,20 @@ class GroupScenario:
         ]
         request = OffsetCommitRequest(
             group_id=GROUP,
-            member_id="" if who == "admin" else self._id(who, options),
-            generation_id_or_member_epoch=-1 if who == "admin" else self._generation(who, options),
-            group_instance_id=self.instances.get(who),
+            member_id="" if member == "admin" else self._id(member, options),
+            generation_id_or_member_epoch=-1 if member == "admin" else self._generation(member, options),
+            group_instance_id=self.instances.get(member),
             retention_time_ms=int(_seconds(options["keep"]) * 1000) if "keep" in options else -1,
             topics=topics,
         )
         version = int(options.get("v", "9"))
         return self.groups.commit_offsets(request, version, token, self.now, self._now_ms)
 
-    def _id(self, who: str, options: dict[str, str]) -> str:
-        return options.get("id", self.ids.get(who, ""))
+    def _id(self, member: str, options: dict[str, str]) -> str:
+        return options.get("id", self.ids.get(member, ""))
 
-    def _generation(self, who: str, options: dict[str, str]) -> int:
-        return int(options.get("gen", self.generations.get(who, -1)))
+    def _generation(self, member: str, options: dict[str, str]) -> int:
+        return int(options.get("gen", self.generations.get(member, -1)))
 
     # What is heard.
 
@@ -301,15 +301,15 @@ class GroupScenario:
         assert isinstance(token, Token)
         assert not token.answered, "answered twice"
         token.answered = True
-        heard = self._heard(token.who, reply)
-        self.said.append(heard if token.who == "fetch" else f"{token.who} {heard}")
+        heard = self._heard(token.member, reply)
+        self.said.append(heard if token.member == "fetch" else f"{token.member} {heard}")
 
-    def _heard(self, who: str, reply: Any) -> str:
+    def _heard(self, member: str, reply: Any) -> str:
         match reply:
             case Refused():
                 return reply.code.name
             case JoinGroupResponse():
-                return self._heard_join(who, reply)
+                return self._heard_join(member, reply)
             case SyncGroupResponse():
                 return f"synced {reply.assignment.decode()}".strip()
             case HeartbeatResponse() | DeletableGroupResult():
@@ -323,14 +323,14 @@ class GroupScenario:
                 return " ".join(_offset(topic.name, each) for topic in reply.topics for each in topic.partitions)
         raise AssertionError(reply)
 
-    def _heard_join(self, who: str, reply: JoinGroupResponse) -> str:
+    def _heard_join(self, member: str, reply: JoinGroupResponse) -> str:
         messages.encode(reply, 0)
         messages.encode(reply, 9)
         if reply.member_id:
-            self.ids[who] = reply.member_id
+            self.ids[member] = reply.member_id
         if reply.error_code:
             return ErrorCode(reply.error_code).name
-        self.generations[who] = reply.generation_id
+        self.generations[member] = reply.generation_id
         words = ["joined", str(reply.generation_id), reply.protocol_name or "-"]
         if reply.leader == reply.member_id:
             words.append("leads")
@@ -343,8 +343,8 @@ class GroupScenario:
     def _name(self, member_id: str) -> str:
         """Whose id it is. One that has not heard its id yet is known by its beginning."""
         start = member_id.partition("-")[0]
-        holders = [who for who, instance in self.instances.items() if instance == start]
-        return next((who for who, each in self.ids.items() if each == member_id), (holders or [start])[-1])
+        holders = [member for member, instance in self.instances.items() if instance == start]
+        return next((member for member, each in self.ids.items() if each == member_id), (holders or [start])[-1])
 
     # The shard.
 

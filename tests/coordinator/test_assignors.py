@@ -18,7 +18,7 @@ def fresh(*members: str, topics: frozenset[bytes]) -> dict[str, MemberSpec]:
 
 
 def again(members: Mapping[str, MemberSpec], assigned: Mapping[str, Assignment]) -> dict[str, MemberSpec]:
-    return {who: MemberSpec(spec.topics, assigned.get(who, {})) for who, spec in members.items()}
+    return {member: MemberSpec(spec.topics, assigned.get(member, {})) for member, spec in members.items()}
 
 
 def partitions_of(assignment: Assignment) -> set[tuple[bytes, int]]:
@@ -31,8 +31,10 @@ def counts(assigned: Mapping[str, Assignment]) -> list[int]:
 
 def moved(before: Mapping[str, Assignment], after: Mapping[str, Assignment]) -> int:
     """How many partitions have a member now that is not the one they had."""
-    owners = {partition: who for who, each in before.items() for partition in partitions_of(each)}
-    return sum(owners.get(partition, who) != who for who, each in after.items() for partition in partitions_of(each))
+    owners = {partition: member for member, each in before.items() for partition in partitions_of(each)}
+    return sum(
+        owners.get(partition, member) != member for member, each in after.items() for partition in partitions_of(each)
+    )
 
 
 def test_uniform_assignor_balances_over_all_topics():
@@ -56,7 +58,7 @@ def test_uniform_assignor_reassigns_partitions_of_a_member_that_left():
     three = uniform(fresh("m1", "m2", "m3", topics=frozenset({A})), {A: 6})
     two = uniform(again(fresh("m1", "m3", topics=frozenset({A})), three), {A: 6})
     assert counts(two) == [3, 3]
-    assert moved({who: three[who] for who in ("m1", "m3")}, two) == 0
+    assert moved({member: three[member] for member in ("m1", "m3")}, two) == 0
 
 
 def test_uniform_assignor_balances_different_subscriptions():
@@ -104,8 +106,8 @@ def groups(draw: st.DrawFn) -> tuple[dict[str, MemberSpec], dict[bytes, int]]:
     had = st.dictionaries(st.sampled_from(sorted(counts)), st.frozensets(st.integers(0, 10), min_size=1, max_size=6))
     alike = draw(st.booleans())
     wanted = st.just(frozenset(counts)) if alike else st.frozensets(st.sampled_from(sorted(counts)))
-    who = st.sampled_from([f"m{number}" for number in range(8)])
-    return draw(st.dictionaries(who, st.builds(MemberSpec, wanted, had), min_size=1)), counts
+    member = st.sampled_from([f"m{number}" for number in range(8)])
+    return draw(st.dictionaries(member, st.builds(MemberSpec, wanted, had), min_size=1)), counts
 
 
 @settings(max_examples=300, deadline=None)
@@ -117,7 +119,7 @@ def test_every_subscribed_partition_has_one_subscribed_member(group, name: str):
     read = [partition for each in assigned.values() for partition in partitions_of(each)]
     assert sorted(read) == sorted((topic, number) for topic in wanted for number in range(counts_of[topic]))
     assert assigned.keys() == members.keys()
-    assert all(each.keys() <= members[who].topics for who, each in assigned.items())
+    assert all(each.keys() <= members[member].topics for member, each in assigned.items())
     assert all(partitions for each in assigned.values() for partitions in each.values())
 
 
@@ -126,11 +128,11 @@ def test_every_subscribed_partition_has_one_subscribed_member(group, name: str):
 def test_no_single_move_improves_a_uniform_assignment(group):
     members, counts_of = group
     assigned = uniform(members, counts_of)
-    load = {who: len(partitions_of(each)) for who, each in assigned.items()}
-    for who, each in assigned.items():
+    load = {member: len(partitions_of(each)) for member, each in assigned.items()}
+    for member, each in assigned.items():
         for topic in each:
             takers = [other for other, spec in members.items() if topic in spec.topics]
-            assert all(load[who] - load[other] <= 1 for other in takers)
+            assert all(load[member] - load[other] <= 1 for other in takers)
 
 
 @settings(max_examples=200, deadline=None)

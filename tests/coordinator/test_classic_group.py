@@ -75,7 +75,7 @@ def test_the_longest_client_and_instance_ids_fit_into_records(instance_id: str |
     joined: dict[object, JoinGroupResponse] = {}
     for now in (1003.0, 1006.0):  # somebody came while the group waited, so it waits once more
         for decision in groups.expire(now, WALL_MS):
-            joined |= {who: reply for who, reply in decision.replies if isinstance(reply, JoinGroupResponse)}
+            joined |= {member: reply for member, reply in decision.replies if isinstance(reply, JoinGroupResponse)}
     assert len(joined) == 2
     for response in joined.values():
         messages.encode(response, 3)

@@ -45,8 +45,8 @@ class Watched(GroupScenario):
         self.do_set("group.initial.rebalance.delay.ms=1000")
         self.asked: list[Token] = []
 
-    def token(self, who: str) -> Token:
-        self.asked.append(super().token(who))
+    def token(self, member: str) -> Token:
+        self.asked.append(super().token(member))
         return self.asked[-1]
 
     def act(self, words: list[str]) -> None:

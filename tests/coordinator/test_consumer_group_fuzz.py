@@ -21,7 +21,7 @@ from ottla.wire.schema.consumer_group_heartbeat import (
 from tests.coordinator.consumer_scenarios import GROUP, Scenario, Waiting
 
 NAMES = ("t", "u")
-WHO = st.sampled_from(["m1", "m2", "m3", "m4"])
+MEMBERS = st.sampled_from(["m1", "m2", "m3", "m4"])
 WANTED = st.lists(st.sampled_from(NAMES), unique=True)
 FENCED = (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id, ErrorCode.group_id_not_found)
 REGEX = st.sampled_from([None, None, "", "t|u", "u.*"])
@@ -59,35 +59,41 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.readers: dict[str, Reader] = {}
         self.wanted: dict[str, tuple[list[str], str | None]] = {}
 
-    @rule(who=WHO, wanted=WANTED, regex=REGEX, lost=st.booleans(), assignor=st.sampled_from([None, "range", "uniform"]))
-    def join(self, who: str, wanted: list[str], regex: str | None, lost: bool, assignor: str | None) -> None:
+    @rule(
+        member=MEMBERS,
+        wanted=WANTED,
+        regex=REGEX,
+        lost=st.booleans(),
+        assignor=st.sampled_from([None, "range", "uniform"]),
+    )
+    def join(self, member: str, wanted: list[str], regex: str | None, lost: bool, assignor: str | None) -> None:
         """A process starts (another may have died under the same name)."""
-        self.readers[who] = Reader()
-        self.wanted[who] = wanted, regex
-        self._speak(who, joining=True, lost=lost, assignor=assignor)
+        self.readers[member] = Reader()
+        self.wanted[member] = wanted, regex
+        self._speak(member, joining=True, lost=lost, assignor=assignor)
 
     @precondition(lambda self: self.readers)
     @rule(data=st.data(), lost=st.booleans(), reports=st.booleans(), gives_up=st.booleans())
     def beat(self, data: st.DataObject, lost: bool, reports: bool, gives_up: bool) -> None:
-        who = data.draw(st.sampled_from(sorted(self.readers)))
+        member = data.draw(st.sampled_from(sorted(self.readers)))
         if gives_up:
-            self.readers[who].give_up()
-        self._speak(who, joining=self.readers[who].epoch == 0, lost=lost, reports=reports)
+            self.readers[member].give_up()
+        self._speak(member, joining=self.readers[member].epoch == 0, lost=lost, reports=reports)
 
     @precondition(lambda self: self.readers)
     @rule(data=st.data(), wanted=WANTED, regex=REGEX)
     def subscribe(self, data: st.DataObject, wanted: list[str], regex: str | None) -> None:
-        who = data.draw(st.sampled_from(sorted(self.readers)))
-        self.wanted[who] = wanted, "" if regex is None else regex
-        self._speak(who, joining=self.readers[who].epoch == 0, says_wanted=True)
+        member = data.draw(st.sampled_from(sorted(self.readers)))
+        self.wanted[member] = wanted, "" if regex is None else regex
+        self._speak(member, joining=self.readers[member].epoch == 0, says_wanted=True)
 
     @precondition(lambda self: self.readers)
     @rule(data=st.data(), polite=st.booleans())
     def stop(self, data: st.DataObject, polite: bool) -> None:
-        who = data.draw(st.sampled_from(sorted(self.readers)))
-        reader = self.readers.pop(who)
+        member = data.draw(st.sampled_from(sorted(self.readers)))
+        reader = self.readers.pop(member)
         if polite and reader.epoch > 0:
-            self.scenario.act([who, "leave"])
+            self.scenario.act([member, "leave"])
 
     @rule(seconds=st.integers(1, 50))
     def wait(self, seconds: int) -> None:
@@ -113,7 +119,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     def _speak(
         self,
-        who: str,
+        member: str,
         *,
         joining: bool,
         lost: bool = False,
@@ -121,15 +127,15 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         says_wanted: bool = False,
         assignor: str | None = None,
     ) -> None:
-        reader = self.readers[who]
+        reader = self.readers[member]
         if joining:
             reader.reads.clear()
             reader.reported = None
-        names, regex = self.wanted[who]
+        names, regex = self.wanted[member]
         reported = joining or says_wanted
         request = ConsumerGroupHeartbeatRequest(
             group_id=GROUP,
-            member_id=who,
+            member_id=member,
             member_epoch=reader.epoch,
             rebalance_timeout_ms=20_000 if joining else -1,
             subscribed_topic_names=names if reported else None,
@@ -146,12 +152,14 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         machine = self.scenario
         try:
             machine._apply(
-                machine.groups.consumer_heartbeat(request, MemberClient(who, "/h"), token, machine.now, machine.now_ms)
+                machine.groups.consumer_heartbeat(
+                    request, MemberClient(member, "/h"), token, machine.now, machine.now_ms
+                )
             )
         except Refused as refused:
             if refused.code not in FENCED:
                 raise
-            self.readers[who] = Reader()
+            self.readers[member] = Reader()
         else:
             if not lost:
                 reader.hear(token.reply)
@@ -159,9 +167,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def _notice_fencing(self) -> None:
         """A member that was put out while it said nothing has had its time to stop by itself."""
         known = {member.member_id for member in self.scenario.groups.consumer_describe(GROUP).members}
-        for who in self.readers:
-            if who not in known:
-                self.readers[who] = Reader()
+        for member_id in self.readers:
+            if member_id not in known:
+                self.readers[member_id] = Reader()
 
     @invariant()
     def no_partition_has_two_readers(self) -> None:
@@ -177,9 +185,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.scenario.wait("100s")
         self._notice_fencing()
         for _ in range(12):
-            for who, reader in self.readers.items():
+            for member, reader in self.readers.items():
                 reader.give_up()
-                self._speak(who, joining=reader.epoch == 0)
+                self._speak(member, joining=reader.epoch == 0)
         if not self.readers:
             return
         assert self.scenario.group().startswith("Stable")

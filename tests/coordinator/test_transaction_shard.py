@@ -80,7 +80,7 @@ def test_a_read_waits_for_the_records_it_depends_on(coordinator: Coordinator):
     coordinator.shard.apply(added, NOW, NOW_MS)
     coordinator.shard.apply(coordinator.machine.verify("x", producer, [TopicPartition("t", 1)], "verify"), NOW, NOW_MS)
     assert coordinator.heard == []
-    assert [who for who, _ in coordinator.replicated()] == ["add", "verify"]
+    assert [token for token, _ in coordinator.replicated()] == ["add", "verify"]
 
 
 def test_markers_that_timed_out_are_requested_again(coordinator: Coordinator):

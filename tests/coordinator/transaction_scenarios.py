@@ -88,8 +88,8 @@ class TransactionScenario:
 
     # What producers and leaders say.
 
-    def do_init(self, who: str, names: list[str], options: dict[str, str]) -> str:
-        expected = self._producer(who, options) if "again" in names or "as" in options else None
+    def do_init(self, client: str, names: list[str], options: dict[str, str]) -> str:
+        expected = self._producer(client, options) if "again" in names or "as" in options else None
         timeout_ms = int(_seconds(options.get("timeout", "60s")) * 1000)
 
         def ask(token: Token, spare_id: int | None) -> Decision:
@@ -97,34 +97,34 @@ class TransactionScenario:
                 options.get("id", "x"), timeout_ms, expected, token, self.now_ms, spare_id=spare_id
             )
 
-        return self._answered(who, ask)
+        return self._answered(client, ask)
 
-    def do_add(self, who: str, names: list[str], options: dict[str, str]) -> str:
+    def do_add(self, client: str, names: list[str], options: dict[str, str]) -> str:
         partitions = _partitions(name for name in names if name != "v2")
         token = Token()
         version = 2 if "v2" in names else 0
         self._apply(
             self.machine.add(
-                options.get("id", "x"), self._producer(who, options), partitions, token, self.now_ms, version=version
+                options.get("id", "x"), self._producer(client, options), partitions, token, self.now_ms, version=version
             )
         )
         return self._codes(token)
 
-    def do_verify(self, who: str, names: list[str], options: dict[str, str]) -> str:
+    def do_verify(self, client: str, names: list[str], options: dict[str, str]) -> str:
         token = Token()
         self._apply(
-            self.machine.verify(options.get("id", "x"), self._producer(who, options), _partitions(names), token)
+            self.machine.verify(options.get("id", "x"), self._producer(client, options), _partitions(names), token)
         )
         return self._codes(token)
 
-    def do_commit(self, who: str, names: list[str], options: dict[str, str]) -> str:
-        return self._end(who, names, options, committed=True)
+    def do_commit(self, client: str, names: list[str], options: dict[str, str]) -> str:
+        return self._end(client, names, options, committed=True)
 
-    def do_abort(self, who: str, names: list[str], options: dict[str, str]) -> str:
-        return self._end(who, names, options, committed=False)
+    def do_abort(self, client: str, names: list[str], options: dict[str, str]) -> str:
+        return self._end(client, names, options, committed=False)
 
-    def _end(self, who: str, names: list[str], options: dict[str, str], *, committed: bool) -> str:
-        producer = self._producer(who, options)
+    def _end(self, client: str, names: list[str], options: dict[str, str], *, committed: bool) -> str:
+        producer = self._producer(client, options)
 
         def ask(token: Token, spare_id: int | None) -> Decision:
             return self.machine.end(
@@ -137,9 +137,9 @@ class TransactionScenario:
                 spare_id=spare_id,
             )
 
-        return self._answered(who, ask, lost="lost" in names)
+        return self._answered(client, ask, lost="lost" in names)
 
-    def _answered(self, who, ask, *, lost: bool = False) -> str:
+    def _answered(self, client, ask, *, lost: bool = False) -> str:
         """The identity that was told; `lost`: the answer did not arrive."""
         token = Token()
         self._apply(ask(token, None))
@@ -151,7 +151,7 @@ class TransactionScenario:
             raise token.reply
         assert isinstance(token.reply, ProducerIdAndEpoch)
         if not lost:
-            self.identities[who] = token.reply
+            self.identities[client] = token.reply
         return f"{token.reply.producer_id}:{token.reply.epoch}"
 
     def _codes(self, token: Token) -> str:
@@ -163,11 +163,11 @@ class TransactionScenario:
             return codes.pop()
         return " ".join(f"{topic}:{index}={code.name}" for (topic, index), code in sorted(token.reply.items()))
 
-    def _producer(self, who: str, options: dict[str, str]) -> ProducerIdAndEpoch:
+    def _producer(self, client: str, options: dict[str, str]) -> ProducerIdAndEpoch:
         if "as" in options:
             producer_id, _, epoch = options["as"].partition(":")
             return ProducerIdAndEpoch(int(producer_id), int(epoch))
-        return self.identities[who]
+        return self.identities[client]
 
     # What the shell does and sees.
 

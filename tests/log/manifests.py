@@ -22,8 +22,8 @@ def contradictions(disk: Disk, path: str = PATH) -> list[str]:
             continue
         stem = file_stem(path, claim.base_offset)
         size = disk.open(f"{stem}.log").size()
-        grown = claim is manifest.active and size > claim.size
-        if claim.base_offset not in bases or (size != claim.size and not grown):
+        appended = claim is manifest.active and size > claim.size
+        if claim.base_offset not in bases or (size != claim.size and not appended):
             found.append(f"{claim}: {size} bytes")
         if claim is not manifest.active:
             crcs = zip(("index", "timeindex", "txnindex"), claim[3:], strict=True)

@@ -107,7 +107,7 @@ def test_what_read_nothing_is_no_pass():
     schedule = Schedule(Progress(3, 1234), 0.0)
     assert whole_pass(schedule, {("a", 0): []}) == []
     assert not schedule.has_read
-    schedule.begin_anew(50.0)
+    schedule.restart_pass(50.0)
     assert schedule.progress(60.0) == Progress(3, 1234, elapsed_s=10.0)
     schedule.read(SEGMENT_COST_BYTES, WEEK_S, 60.0)
     assert schedule.has_read

@@ -69,17 +69,17 @@ def test_a_log_knows_its_transactions_whatever_happens_to_it(seed: int):
         producer_id = random.randrange(4)
         base = log.log_end
         if act in ("records", "plain"):
-            who = producer_id if act == "records" else -1
-            known = log.producers.get(who) if who >= 0 else None
+            writer = producer_id if act == "records" else -1
+            known = log.producers.get(writer) if writer >= 0 else None
             view, header = make(
                 random.randint(1, 4),
-                producer_id=who,
+                producer_id=writer,
                 producer_epoch=epochs[producer_id],
-                sequence=(known.next_sequence if known is not None else 0) if who >= 0 else -1,
-                transactional=who >= 0,
+                sequence=(known.next_sequence if known is not None else 0) if writer >= 0 else -1,
+                transactional=writer >= 0,
             )
             log.append(view, header, leader_epoch=0, now_ms=NOW)
-            model.batches.append((base, log.log_end, who, "records"))
+            model.batches.append((base, log.log_end, writer, "records"))
         elif act == "end":
             committed = random.random() < 0.5
             data, header = markers.build(producer_id, epochs[producer_id], Marker(committed, 0), NOW)

@@ -20,15 +20,15 @@ from tests.replication.test_partition import NOW_MS, batch
 WAIT = 30.0
 
 
-def nobody(replica: int) -> bool:
+def no_broker(replica: int) -> bool:
     return False
 
 
-def everybody(replica: int, epoch: int = 0) -> bool:
+def every_broker(replica: int, epoch: int = 0) -> bool:
     return True
 
 
-def verdict(doubt, now=0.0, *, able=everybody, alive=everybody):
+def verdict(doubt, now=0.0, *, able=every_broker, alive=every_broker):
     return doubt.verdict([2, 3], now, WAIT, able, alive)
 
 
@@ -57,15 +57,15 @@ def test_a_replica_whose_log_ends_before_the_proven_end_does_not_lead(offset, ep
 def test_only_live_replicas_are_waited_for_if_the_log_end_is_known():
     doubt = Doubt(Position(4, 10), 5, wait_for_all=False)
     assert verdict(doubt) is None
-    assert verdict(doubt, alive=nobody) == ()
+    assert verdict(doubt, alive=no_broker) == ()
     assert verdict(doubt, WAIT) == ()
 
 
 def test_all_replicas_are_waited_for_with_a_limit_if_the_log_end_is_not_known():
     doubt = Doubt(Position(4, 10), 5, wait_for_all=True)
     doubt.hear(2, 7, 12, 4, 0)
-    assert verdict(doubt, alive=nobody) is None
-    assert verdict(doubt, WAIT, alive=nobody) == (2,)
+    assert verdict(doubt, alive=no_broker) is None
+    assert verdict(doubt, WAIT, alive=no_broker) == (2,)
 
 
 def test_what_a_broker_had_before_it_registered_anew_does_not_count():
@@ -89,7 +89,7 @@ def test_without_known_damage_only_a_replica_with_a_longer_log_leads_instead():
 
 
 def test_without_known_damage_it_waits_for_live_replicas_only_and_briefly():
-    assert verdict(Doubt(Position(4, 10), 0, wait_for_all=False, whole=True), alive=nobody) == ()
+    assert verdict(Doubt(Position(4, 10), 0, wait_for_all=False, whole=True), alive=no_broker) == ()
     doubt = Doubt(Position(4, 10), 0, wait_for_all=False, whole=True)
     assert verdict(doubt) is None
     assert verdict(doubt, WHOLE_WAIT_SECONDS) == ()
@@ -136,7 +136,7 @@ def test_a_complete_replica_is_proposed_with_the_broker_epoch_of_its_fetch():
     assert partition.doubt is not None
     for replica in (2, 3):
         partition.doubt.hear(replica, 7, 1, 0, 0)
-    assert not resolve(partition, 0.0, WAIT, everybody, everybody)
+    assert not resolve(partition, 0.0, WAIT, every_broker, every_broker)
     assert partition.leader.proposal(lambda replica: 8).in_sync == ((2, 7), (3, 7))
     partition.leader.withdraw()
     assert partition.doubt is not None
@@ -144,8 +144,8 @@ def test_a_complete_replica_is_proposed_with_the_broker_epoch_of_its_fetch():
 
 def test_it_leads_if_no_other_replica_has_the_missing_records():
     partition = doubtful()
-    assert resolve(partition, 0.0, WAIT, everybody, nobody) is False
-    assert resolve(partition, WAIT, WAIT, everybody, nobody)
+    assert resolve(partition, 0.0, WAIT, every_broker, no_broker) is False
+    assert resolve(partition, WAIT, WAIT, every_broker, no_broker)
     partition.become(State((1, 2, 3), 1, 1, (1,), 1))
     assert partition.leads
     assert partition.append(batch(b"b"), ACKS_ALL, NOW_MS).base_offset == 1
@@ -177,7 +177,7 @@ def test_a_last_leader_that_lost_everything_takes_any_log_start_of_others():
     assert partition.doubt is not None
     for replica in (2, 3):
         partition.doubt.hear(replica, 7, 40, 0, 20)
-    assert not resolve(partition, 0.0, WAIT, everybody, everybody)
+    assert not resolve(partition, 0.0, WAIT, every_broker, every_broker)
     assert partition.leader.proposed == (2, 3)
 
 
@@ -187,10 +187,10 @@ def test_an_older_copy_of_a_last_leader_waits_for_all_though_nothing_is_known_to
     partition.outdated = True
     partition.become(State((1, 2, 3), 1, 1, (1,), 1, last_leader=1))
     assert partition.doubt is not None
-    assert not resolve(partition, 0.0, WAIT, everybody, nobody)
-    assert not resolve(partition, WHOLE_WAIT_SECONDS, WAIT, everybody, nobody)
+    assert not resolve(partition, 0.0, WAIT, every_broker, no_broker)
+    assert not resolve(partition, WHOLE_WAIT_SECONDS, WAIT, every_broker, no_broker)
     partition.doubt.hear(3, 7, 1, 0, 0)
-    assert not resolve(partition, WAIT, WAIT, everybody, nobody)
+    assert not resolve(partition, WAIT, WAIT, every_broker, no_broker)
     assert partition.leader.proposed == (3,)
 
 
@@ -205,7 +205,7 @@ def provisional() -> Partition:
     state = State((1, 2, 3), 1, 1, (1,), 1, last_leader=1)
     partition.last_leader = 1
     partition.become(state)
-    assert resolve(partition, 0.0, WAIT, everybody, nobody)
+    assert resolve(partition, 0.0, WAIT, every_broker, no_broker)
     partition.become(state)
     assert partition.leads
     return partition
@@ -221,7 +221,7 @@ def test_a_provisional_leader_hands_over_to_a_follower_with_a_longer_log():
     assert partition.log.latest_epoch == 0, "nobody was ever told of a record of this leader epoch"
     with pytest.raises(Refused):
         partition.append(batch(b"c"), ACKS_ALL, NOW_MS)
-    assert not resolve(partition, 0.0, WAIT, everybody, lambda replica: replica == 2)
+    assert not resolve(partition, 0.0, WAIT, every_broker, lambda replica: replica == 2)
     assert partition.leader.proposed == (2,)
 
 

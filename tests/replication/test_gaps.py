@@ -72,7 +72,7 @@ def follow(follower: Partition, leader: Partition) -> None:
             piece = leader.read_tail(offset, 10_000, leader_epoch=leader.leader_epoch, whole_first_batch=True)
             data = b"" if piece is None else piece.load()
             if gaps.unsettled(follower) is not None and data:
-                follower.follower.copy_anew(NOW_MS)
+                follower.follower.copy_again(NOW_MS)
                 continue
             else:
                 follower.replicate(memoryview(data), leader.high_watermark, leader.log.proven_start, NOW_MS)

@@ -39,15 +39,15 @@ def set_config(broker: WatchedBroker, kind: ResourceType, resource: str, **setti
     admin.incremental_alter_configs([changed])[changed].result(30)
 
 
-def write(broker: WatchedBroker, topic: str, rounds: int = 20, keys: int = 100) -> dict[bytes, bytes]:
+def write(broker: WatchedBroker, topic: str, iterations: int = 20, keys: int = 100) -> dict[bytes, bytes]:
     """Many versions of some keys, all but the last few sealed; the last version of each."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 2})
-    for number in range(rounds):
+    for number in range(iterations):
         for key in range(keys):
             producer.produce(topic, b"version %d" % number * 20, b"key %d" % key)
         assert producer.flush(30) == 0
     seal(broker, topic)
-    return {b"key %d" % key: b"version %d" % (rounds - 1) * 20 for key in range(keys)}
+    return {b"key %d" % key: b"version %d" % (iterations - 1) * 20 for key in range(keys)}
 
 
 def check(broker: WatchedBroker, topic: str, expected: dict[bytes, bytes]) -> None:
@@ -84,7 +84,7 @@ def test_a_topic_that_is_not_compacted_is_left_alone(start_broker):
 def test_compaction_can_be_turned_off_on_a_broker(start_broker):
     broker = start_broker(*EAGER, "--set", "log.cleaner.enable=false")
     topic = compacted_topic(broker)
-    write(broker, topic, rounds=5)
+    write(broker, topic, iterations=5)
     assert broker.stop() == 0
     assert cleaned_up_to(broker, topic) == 0
     assert "ottla.cleaner" not in broker.log_text()
@@ -93,7 +93,7 @@ def test_compaction_can_be_turned_off_on_a_broker(start_broker):
 def test_compaction_can_be_switched_on_for_a_topic(start_broker):
     broker = start_broker(*EAGER)
     topic = compacted_topic(broker, cleanup_policy="delete")
-    expected = write(broker, topic, rounds=5)
+    expected = write(broker, topic, iterations=5)
     assert len(read_all(broker, topic)) == 504
     set_config(broker, ResourceType.TOPIC, topic, cleanup_policy="compact")
     wait_until_cleaned(broker, topic, 500)
@@ -104,7 +104,7 @@ def test_compaction_can_be_switched_on_for_a_topic(start_broker):
 def test_what_was_compacted_is_known_after_a_restart(start_broker):
     broker = start_broker(*EAGER)
     topic = compacted_topic(broker)
-    expected = write(broker, topic, rounds=5)
+    expected = write(broker, topic, iterations=5)
     wait_until_cleaned(broker, topic, 500)
     for restart in (broker.stop, broker.kill):
         restart()
@@ -176,7 +176,7 @@ def test_a_topic_can_be_deleted_and_made_again_while_it_is_compacted(start_broke
     wait_for(lambda: is_gone(child), "the child to end", 5)
     set_config(broker, ResourceType.BROKER, "1", log_cleaner_io_max_bytes_per_second=1e9)
     topic = compacted_topic(broker)
-    expected = write(broker, topic, rounds=3)
+    expected = write(broker, topic, iterations=3)
     wait_until_cleaned(broker, topic, 300)
     check(broker, topic, expected)
 
@@ -201,8 +201,8 @@ def test_records_can_be_deleted_while_a_log_is_compacted(start_broker):
 def test_a_damaged_log_is_left_alone_and_others_go_on(start_broker):
     broker = start_broker(*EAGER, "--set", "log.cleaner.enable=false")
     damaged, sound = compacted_topic(broker, "damaged"), compacted_topic(broker, "sound")
-    write(broker, damaged, rounds=5)
-    expected = write(broker, sound, rounds=5)
+    write(broker, damaged, iterations=5)
+    expected = write(broker, sound, iterations=5)
     broker.stop()
     victim = min((broker.data / f"{damaged}-0").glob("*.log"))
     data = bytearray(victim.read_bytes())

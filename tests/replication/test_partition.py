@@ -170,9 +170,9 @@ def test_a_batch_behind_one_that_the_previous_leader_refused_is_refused(partitio
     p.become(leading(in_sync=(1, 2), epoch=2))
     assert sent_by(p, 6, 6, 6, 6, 6, 6) == [away] * 4 + [none] * 2
     # It numbers everything anew then, and may do that out of order, too.
-    anew = [batch(b"n", producer_id=7, producer_epoch=1, base_sequence=n) for n in (1, 0, 1)]
-    assert refusal(p.append, anew[0], 1, NOW_MS) == away
-    assert [p.append(each, 1, NOW_MS).base_offset for each in anew[1:]] == [5, 6]
+    resent = [batch(b"n", producer_id=7, producer_epoch=1, base_sequence=n) for n in (1, 0, 1)]
+    assert refusal(p.append, resent[0], 1, NOW_MS) == away
+    assert [p.append(each, 1, NOW_MS).base_offset for each in resent[1:]] == [5, 6]
 
 
 def test_a_batch_that_arrives_before_a_new_producers_first_one_is_held_back(partition):

@@ -127,10 +127,10 @@ class Reader(threading.Thread):
         self._history.read(self.name, message.partition(), message.offset(), Value.decode(message.value()))
 
 
-def report_error(error: KafkaError, history: History, who: str) -> None:
+def report_error(error: KafkaError, history: History, program: str) -> None:
     """Errors that a consumer must not meet; others are retried."""
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) or error.fatal():
-        history.failed(f"{who}: {error}")
+        history.failed(f"{program}: {error}")
 
 
 def _consumer(bootstrap: str, group: str) -> Consumer:

@@ -31,9 +31,9 @@ def test_no_acknowledged_record_is_lost_duplicated_or_reordered_on_either_store(
     except pytest.skip.Exception as skip:
         skipped = str(skip)
     seed = str(random.SystemRandom().getrandbits(32))
-    rounds = {store: start(store, seed, environment) for store in stores}
+    runs = {store: start(store, seed, environment) for store in stores}
     failed = []
-    for store, process in rounds.items():
+    for store, process in runs.items():
         try:
             said, _ = process.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:

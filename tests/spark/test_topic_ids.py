@@ -47,7 +47,7 @@ def delete(broker, topic: str) -> None:
         wait_for(lambda: topic not in {each.name for each in admin.list_topics()}, "the end of the topic")
 
 
-def make_anew(broker, topic: str, numbers: range) -> None:
+def recreate(broker, topic: str, numbers: range) -> None:
     delete(broker, topic)
     make(broker, topic, numbers)
 
@@ -115,7 +115,7 @@ def test_while_a_query_runs(broker, topic, length):
     careful, tolerant = Query(broker, topic), Query(broker, topic, failOnDataLoss="false")
     careful.run()
     tolerant.run()
-    make_anew(broker, topic, range(100, 100 + length))
+    recreate(broker, topic, range(100, 100 + length))
     for _ in range(2):
         with pytest.raises(DataLost, match="deleted and made anew"):
             careful.run()
@@ -170,7 +170,7 @@ def test_a_topic_that_is_made_anew_while_its_end_is_asked_for_is_read_once(broke
 
     def late(cluster: OffsetLookup, partitions: Any) -> Any:
         monkeypatch.setattr(OffsetLookup, "ends", ends)
-        make_anew(broker, topic, numbers[0])
+        recreate(broker, topic, numbers[0])
         time.sleep(0.1)
         return ends(cluster, partitions)
 
@@ -188,7 +188,7 @@ def test_a_worker_that_knew_the_old_topic_does_not_take_the_new_one_for_lost(bro
     Query(broker, topic).run()
     kept = dict(clients._idle)
     clients._idle.clear()  # so that the next one does not stop them
-    make_anew(broker, topic, range(100, 150))
+    recreate(broker, topic, range(100, 150))
     query = Query(broker, topic)
     clients._idle.update(kept)
     query.run()
@@ -230,7 +230,7 @@ def test_while_a_query_is_stopped(broker, topic, kept, length, tmp_path):
     where = {"checkpointLocation": tmp_path.as_uri()} if kept == "file" else away
     query = Query(broker, topic, failOnDataLoss="false", **where)
     query.run()
-    make_anew(broker, topic, range(100, 100 + length))
+    recreate(broker, topic, range(100, 100 + length))
     careful = Query(broker, topic, **where)
     careful.at = query.at
     for _ in range(2):
@@ -253,7 +253,7 @@ def test_queries_of_one_group_keep_their_ids_apart(broker, topic, kept, tmp_path
     one.run()
     write(broker, topic, range(20, 30))
     other.run()
-    make_anew(broker, topic, range(100, 150))
+    recreate(broker, topic, range(100, 150))
     for query in (other, one):
         query.restart()
         query.run()
@@ -269,7 +269,7 @@ def test_topics_that_one_query_joins_keep_their_ids_apart(broker, topic, create)
         query.run()
         query.restart()
         query.run()
-    make_anew(broker, topic, range(100, 150))
+    recreate(broker, topic, range(100, 150))
     one.run()
     other._reader._topic_ids._save_at = 0.0  # an hour is over
     other.run()
@@ -282,18 +282,18 @@ def test_topics_that_one_query_joins_keep_their_ids_apart(broker, topic, create)
 def test_a_checkpoint_that_has_read_nothing_has_lost_nothing(broker, topic, kept, tmp_path):
     where = {"checkpointLocation": tmp_path if kept == "file" else "s3a://bucket/cp", "groupId": f"{topic}-seen"}
     Query(broker, topic, **where).run()
-    make_anew(broker, topic, range(100, 150))
-    anew = Query(broker, topic, startingOffsets="earliest", **where)
-    anew.at = anew.first()
-    anew.run()
-    assert sorted(anew.seen) == [*range(100, 150)]
+    recreate(broker, topic, range(100, 150))
+    restarted = Query(broker, topic, startingOffsets="earliest", **where)
+    restarted.at = restarted.first()
+    restarted.run()
+    assert sorted(restarted.seen) == [*range(100, 150)]
 
 
 @pytest.mark.parametrize("where", [{}, {"groupId": "shared"}], ids=["nothing", "a group alone"])
 def test_without_stored_topic_ids_only_a_shorter_topic_is_noticed(broker, topic, where):
     query = Query(broker, topic, **where)
     query.run()
-    make_anew(broker, topic, range(100, 150))
+    recreate(broker, topic, range(100, 150))
     query.restart()
     query.run()
     assert sorted(query.seen) == [*range(20), *range(120, 150)]
@@ -302,7 +302,7 @@ def test_without_stored_topic_ids_only_a_shorter_topic_is_noticed(broker, topic,
 def test_a_batch_that_is_run_again_reads_the_new_topic_from_its_beginning_again(broker, topic, tmp_path):
     query = Query(broker, topic, failOnDataLoss="false", checkpointLocation=tmp_path, maxOffsetsPerTrigger=20)
     query.run()
-    make_anew(broker, topic, range(100, 150))
+    recreate(broker, topic, range(100, 150))
     end = query.end()
     first = query.read(query.at, end)
     assert len(first) >= 18
@@ -318,7 +318,7 @@ def test_a_batch_that_was_broken_off_notices_a_topic_made_anew_meanwhile(broker,
     query.run()
     write(broker, topic, range(20, 40))
     end = query.end()
-    make_anew(broker, topic, range(100, 150))
+    recreate(broker, topic, range(100, 150))
     query.restart()
     with pytest.raises(DataLost, match="deleted and made anew"):
         query.read(query.at, end)
@@ -337,7 +337,7 @@ def test_a_planned_batch_has_lost_its_topic_and_the_next_one_begins_anew(
         query.run()
         write(broker, topic, range(20, 50))
     end = query.end()
-    make_anew(broker, topic, range(100, 100 + before))
+    recreate(broker, topic, range(100, 100 + before))
     for each in (careful, query):
         each.at = query.at
         if same_process:
@@ -374,7 +374,7 @@ def test_a_task_never_takes_the_records_of_a_new_topic_for_planned_ones(broker, 
         for each, _, _, parts in planned:
             for part in parts:  # so that workers know the old topic
                 each.read_part(part)
-    make_anew(broker, topic, range(100, 100 + length))
+    recreate(broker, topic, range(100, 100 + length))
     with pytest.raises(DataLost, match="deleted and made anew; 15 offsets of the old one's partition"):
         careful.read_part(planned[1][3][0])
     got = [value for part in planned[0][3] for value in query.read_part(part)]
@@ -391,7 +391,7 @@ def test_what_is_available_now_is_of_the_topic_that_is_there_when_it_is_planned(
     query.run()
     write(broker, topic, range(20, 50))
     query.available_now()
-    make_anew(broker, topic, range(100, 106))
+    recreate(broker, topic, range(100, 106))
     query.run()
     assert sorted(query.seen) == [*range(20), *range(100, 106)]
 
@@ -400,7 +400,7 @@ def test_a_batch_is_not_read_from_a_topic_that_is_made_anew_meanwhile(broker, to
     given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
     reader = OttlaReader(read_options(given, streaming=False))
     parts = reader.partitions()
-    make_anew(broker, topic, range(100, 150))
+    recreate(broker, topic, range(100, 150))
     with pytest.raises(DataLost, match="deleted and made anew"):
         list(reader.read(parts[0]))
 

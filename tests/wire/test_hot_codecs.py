@@ -23,7 +23,7 @@ from tests.wire import oracle
 
 PRODUCE_VERSIONS = range(3, 14)
 FETCH_VERSIONS = range(4, 19)
-ROUNDS = 20
+ITERATIONS = 20
 
 
 def topic_key(topic):
@@ -37,7 +37,7 @@ def topic_key(topic):
 def test_produce_requests_read_as_kio_wrote_them(version):
     chance = random.Random(version)
     cls = oracle.kio_class("produce", "request", version)
-    for _ in range(ROUNDS):
+    for _ in range(ITERATIONS):
         theirs = oracle.random_message(cls, chance)
         ours = produce.decode(memoryview(oracle.kio_bytes(theirs)), 0, version)
         assert ours.transactional_id == theirs.transactional_id
@@ -54,7 +54,7 @@ def test_produce_requests_read_as_kio_wrote_them(version):
 def test_fetch_requests_read_as_kio_wrote_them(version):
     chance = random.Random(version)
     cls = oracle.kio_class("fetch", "request", version)
-    for _ in range(ROUNDS):
+    for _ in range(ITERATIONS):
         theirs = oracle.random_message(cls, chance)
         ours = fetch.decode(memoryview(oracle.kio_bytes(theirs)), 0, version)
         replica_id = theirs.replica_state.replica_id if version >= 15 else theirs.replica_id

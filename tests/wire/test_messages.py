@@ -36,7 +36,7 @@ from ottla.wire.schema.offset_commit import OffsetCommitRequest
 from ottla.wire.tree import ZERO_UUID
 from tests.wire import oracle
 
-ROUNDS = 6
+ITERATIONS = 6
 BY_API = sorted({(api, kind) for api, kind, _ in oracle.CASES})
 
 
@@ -49,7 +49,7 @@ def test_bytes_and_trees_are_those_of_kio_in_every_version(api, kind):
     for version in versions(api, kind):
         chance = random.Random(f"{api} {kind} {version}")
         cls = oracle.kio_class(api, kind, version)
-        for _ in range(ROUNDS):
+        for _ in range(ITERATIONS):
             theirs = oracle.random_message(cls, chance)
             data = oracle.kio_bytes(theirs)
             tree = oracle.ours(theirs)
@@ -73,9 +73,7 @@ def test_cut_short_lengthened_or_changed_messages_are_a_bad_frame_or_a_message(a
         for _ in range(15 if data else 0):
             mutated = bytearray(data)
             for _ in range(chance.randrange(1, 4)):
-                mutated[chance.randrange(len(data)) :: len(data)] = bytes(
-                    [chance.choice((0, 1, 127, 128, 255))]
-                )
+                mutated[chance.randrange(len(data)) :: len(data)] = bytes([chance.choice((0, 1, 127, 128, 255))])
             try:
                 decode(cls, version, mutated)
             except BadFrame:
@@ -108,12 +106,8 @@ HOSTILE = [
     pytest.param(ApiVersionsRequest, 3, b"\x03\xc3\x28\x01\0", id="string that is not UTF-8"),
     pytest.param(OffsetCommitRequest, 2, b"\x7f\xff" + bytes(9), id="string longer than the frame"),
     pytest.param(OffsetCommitRequest, 2, b"\xff\xfe" + bytes(99), id="string of length -2"),
-    pytest.param(
-        FetchRequest, 12, bytes(21) + b"\x01\x01\x01\x01\x00\x09", id="tagged field of another length"
-    ),
-    pytest.param(
-        CreateTopicsRequest, 5, b"\xc0\x96\xb1\x02" + b"\x01" * 5_000_000, id="5 million structures"
-    ),
+    pytest.param(FetchRequest, 12, bytes(21) + b"\x01\x01\x01\x01\x00\x09", id="tagged field of another length"),
+    pytest.param(CreateTopicsRequest, 5, b"\xc0\x96\xb1\x02" + b"\x01" * 5_000_000, id="5 million structures"),
 ]
 
 

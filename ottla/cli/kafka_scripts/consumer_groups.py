@@ -264,11 +264,11 @@ class OffsetRow(NamedTuple):
         epoch: object = MISSING
         if self.committed is not None and self.committed.leader_epoch >= 0:
             epoch = self.committed.leader_epoch
-        who = (
+        member_columns = (
             (MISSING,) * 3 if self.member is None else (self.member.member_id, self.member.host, self.member.client_id)
         )
         end = MISSING if self.end is None else self.end
-        return [group, *self.at, *([epoch] if verbose else []), offset, end, lag, *who]
+        return [group, *self.at, *([epoch] if verbose else []), offset, end, lag, *member_columns]
 
 
 async def _describe_offsets(admin: Admin, names: Sequence[str], verbose: bool) -> None:

@@ -30,7 +30,7 @@ from ottla.client.admin import Admin, Reassignment, ResourceKind
 from ottla.client.errors import ClientError, TimedOut, Unreachable
 from ottla.client.values import TopicPartition
 from ottla.cluster.model import BrokerRegistration
-from ottla.cluster.placement import place_replicas
+from ottla.cluster.placement import assign_replicas
 from ottla.errors import ErrorCode
 
 Replicas = Mapping[TopicPartition, Sequence[int]]
@@ -271,7 +271,7 @@ async def _generate(admin: Admin, topics: Sequence[str], brokers: Sequence[int],
                 f"The target replication factor of {copies} cannot be reached because only {len(chosen)} broker(s) are "
                 "registered or some brokers have all their log directories cordoned."
             )
-        proposed |= dict(zip(parts, place_replicas(chosen, len(parts), copies, start=0), strict=True))
+        proposed |= dict(zip(parts, assign_replicas(chosen, len(parts), copies, start=0), strict=True))
     click.echo(f"Current partition replica assignment\n{_json(current, await _directories(admin, current))}\n")
     click.echo(f"Proposed partition reassignment configuration\n{_json(proposed, {})}")
 

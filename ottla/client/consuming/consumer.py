@@ -166,7 +166,7 @@ class Consumer(Client):
 
     def group_metadata(self) -> GroupMetadata:
         """Who this consumer is, for a producer that commits its offsets in a transaction."""
-        return self._coordinator.who()
+        return self._coordinator.group_metadata()
 
     # Records.
 

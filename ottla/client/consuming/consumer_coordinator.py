@@ -201,7 +201,7 @@ class ConsumerCoordinator:
             return self._group.member.topics or self._topics
         return self._topics
 
-    def who(self) -> GroupMetadata:
+    def group_metadata(self) -> GroupMetadata:
         if self._group is not None and self._mode is _Mode.GROUP:
             return self._group.metadata()
         if self._group_settings.group_id is None:
@@ -277,17 +277,19 @@ class ConsumerCoordinator:
 
         async with self._one_by_one:
             if self._mode is not _Mode.GROUP or self._group is None:
-                await self._offsets.commit(offsets, self.who)
+                await self._offsets.commit(offsets, self.group_metadata)
             elif offsets:
                 await self._offsets.commit(offsets, member, self._group.commit_refused)
             self._committed.update((tp, offset.offset) for tp, offset in offsets.items())
 
     def _member(self) -> GroupMetadata:
         """Whoever is out of the group must not commit as if there were none."""
-        who = self.who()
-        if who.generation_id <= 0:
-            raise CommitFailed(f"this consumer is not in group {who.group_id} now", code=ErrorCode.unknown_member_id)
-        return who
+        metadata = self.group_metadata()
+        if metadata.generation_id <= 0:
+            raise CommitFailed(
+                f"this consumer is not in group {metadata.group_id} now", code=ErrorCode.unknown_member_id
+            )
+        return metadata
 
     async def commit_consumed(self) -> None:
         await self.commit(self._consumed(self.assigned()))
@@ -295,11 +297,11 @@ class ConsumerCoordinator:
     async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         if self._offsets is None:
             raise BadSetting("without a group_id nothing is committed")
-        return await self._offsets.fetch(partitions, self._who_fetches())
+        return await self._offsets.fetch(partitions, self._fetching_member())
 
-    def _who_fetches(self) -> Callable[[], GroupMetadata] | None:
+    def _fetching_member(self) -> Callable[[], GroupMetadata] | None:
         """Only the coordinator of a group under its own protocol asks who wants to know (KIP-848)."""
-        return self.who if self._group_settings.group_protocol == "consumer" else None
+        return self.group_metadata if self._group_settings.group_protocol == "consumer" else None
 
     def _consumed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         offsets = ((tp, self._user.consumed(tp)) for tp in partitions)
@@ -360,7 +362,7 @@ class ConsumerCoordinator:
         if self._offsets is None:
             return True
         try:
-            committed = await self._offsets.fetch(list(revisions), self._who_fetches(), timeout_s=float("inf"))
+            committed = await self._offsets.fetch(list(revisions), self._fetching_member(), timeout_s=float("inf"))
         except CommitFailed:
             return False  # the group takes them back, and says so
         except ClientError as error:

@@ -34,6 +34,7 @@ from ottla.wire.tree import ZERO_UUID, Message
 FOR_EVER: Final = float("inf")
 GONE: Final = ErrorCode.unknown_topic_or_partition
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataSettings(RequestSettings):
     """Kafka's names and defaults."""
@@ -256,7 +257,7 @@ class Metadata:
         broker = self.any_broker(now)
         if broker is None:
             return []
-        names = self._worth_asking(now)
+        names = self._topics_to_request(now)
         topics = None if self._want_all else [MetadataRequestTopic(name=name) for name in names]
         missing = any(name not in self._topics or self.error(name) is GONE for name in names)
         creates = self.settings.allow_auto_create_topics and missing
@@ -266,7 +267,7 @@ class Metadata:
         self._stale = self._again = False
         return [self._in_flight]
 
-    def _worth_asking(self, now: float) -> list[str]:
+    def _topics_to_request(self, now: float) -> list[str]:
         """And what is idle is forgotten."""
         used = {*self._awaited, *self.in_use()}
         idle_s = self.settings.metadata_max_idle_ms / 1000
@@ -312,7 +313,7 @@ class Metadata:
         assert isinstance(send.request, MetadataRequest)
         self._reported = frozenset(topic.name for topic in send.request.topics or ())
         self._learn(response)
-        complete = all(map(self._complete, self._worth_asking(now)))
+        complete = all(map(self._complete, self._topics_to_request(now)))
         self._attempts = 0 if complete else self._attempts + 1
         self._stale = self._again or not complete
 

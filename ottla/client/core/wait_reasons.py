@@ -191,10 +191,10 @@ def _about(to: Node) -> str:
 
 def _silence(to: Node, request: Message) -> str:
     name = type(request).__name__.removesuffix("Request")
-    who = f"broker {to.node_id} at {to.host}:{to.port}"
+    broker = f"broker {to.node_id} at {to.host}:{to.port}"
     if isinstance(request, JoinGroupRequest | SyncGroupRequest):
-        return f"{who} does not answer ({name}): the other members of the group have to join first, or it hangs"
-    return f"{who} does not answer ({name}): it hangs, is paused or busy, or waits for others; look at its log"
+        return f"{broker} does not answer ({name}): the other members of the group have to join first, or it hangs"
+    return f"{broker} does not answer ({name}): it hangs, is paused or busy, or waits for others; look at its log"
 
 
 def of_topics(metadata: Metadata) -> Iterator[Obstacle]:

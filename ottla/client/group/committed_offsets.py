@@ -61,17 +61,17 @@ class GroupOffsets:
         """Found once, and looked for again after it was lost."""
 
     async def commit(
-        self, offsets: Offsets, who: Callable[[], GroupMetadata], refused: Refusal = lambda _, __: None
+        self, offsets: Offsets, member: Callable[[], GroupMetadata], refused: Refusal = lambda _, __: None
     ) -> None:
         """CommitFailed, Several, or the error there is, for what could not be committed. `who` is asked at every
         attempt."""
         if offsets:
-            await self._driver.insist(lambda: self._commit(offsets, who(), refused), timeout_s=self._timeout_s)
+            await self._driver.insist(lambda: self._commit(offsets, member(), refused), timeout_s=self._timeout_s)
 
     async def fetch(
         self,
         partitions: Collection[TopicPartition] | None,
-        who: Callable[[], GroupMetadata] | None = None,
+        member: Callable[[], GroupMetadata] | None = None,
         *,
         stable: bool = True,
         timeout_s: float | None = None,
@@ -80,16 +80,16 @@ class GroupOffsets:
         `stable` is false."""
         if partitions is not None and not partitions:
             return {}
-        asking = who or (lambda: GroupMetadata(self._group_id))
+        identity = member or (lambda: GroupMetadata(self._group_id))
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        return await self._driver.insist(lambda: self._fetch(partitions, asking(), stable), timeout_s=limit_s)
+        return await self._driver.insist(lambda: self._fetch(partitions, identity(), stable), timeout_s=limit_s)
 
-    async def _commit(self, offsets: Offsets, who: GroupMetadata, refused: Refusal) -> None:
+    async def _commit(self, offsets: Offsets, member: GroupMetadata, refused: Refusal) -> None:
         request = OffsetCommitRequest(
             group_id=self._group_id,
-            generation_id_or_member_epoch=who.generation_id,
-            member_id=who.member_id,
-            group_instance_id=who.group_instance_id,
+            generation_id_or_member_epoch=member.generation_id,
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
             topics=[
                 OffsetCommitRequestTopic(
                     name=topic,
@@ -104,7 +104,7 @@ class GroupOffsets:
             for part in topic.partitions:
                 code = code_of(part.error_code)
                 if code in NOT_A_MEMBER or code in COORDINATOR_MOVED:
-                    refused(code, who)
+                    refused(code, member)
                 self._note(code)
                 error = _refusal(code, f"commit {topic.name}-{part.partition_index}")
                 if error is not None:
@@ -113,12 +113,12 @@ class GroupOffsets:
             raise _failed(errors)
 
     async def _fetch(
-        self, partitions: Collection[TopicPartition] | None, who: GroupMetadata, stable: bool
+        self, partitions: Collection[TopicPartition] | None, member: GroupMetadata, stable: bool
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         group = OffsetFetchRequestGroup(
             group_id=self._group_id,
-            member_id=who.member_id or None,
-            member_epoch=who.generation_id if who.member_id else -1,
+            member_id=member.member_id or None,
+            member_epoch=member.generation_id if member.member_id else -1,
             topics=None,
         )
         request = OffsetFetchRequest(groups=[group], group_id=self._group_id, topics=None, require_stable=stable)

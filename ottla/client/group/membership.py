@@ -101,8 +101,8 @@ class GroupMembership:
         generation = member.epoch if isinstance(member, ConsumerMember) else member.generation
         return GroupMetadata(member.settings.group_id, generation, member.member_id, member.settings.group_instance_id)
 
-    def commit_refused(self, code: ErrorCode, who: GroupMetadata) -> None:
-        self._notify(self.member.commit_refused, code, who.generation_id)
+    def commit_refused(self, code: ErrorCode, member: GroupMetadata) -> None:
+        self._notify(self.member.commit_refused, code, member.generation_id)
 
     async def leave(self, *, timeout_s: float) -> None:
         """Give everything up and leave; a coordinator that does not answer is not waited for for long."""

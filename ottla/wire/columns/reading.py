@@ -235,22 +235,22 @@ def _headers(plain: bytes, fields: _Fields) -> pa.Array:
     counts = fields.header_count
     owner = np.flatnonzero(counts)
     at, left = fields.headers_at[owner], counts[owner]
-    rounds: list[tuple[Ints, ...]] = []
+    iterations: list[tuple[Ints, ...]] = []
     while owner.size:
         key_size, key_at = read_varints(data, at)
         if (key_size < 0).any():
             raise invalid("a header has no key")
         value_size, value_at = read_varints(data, key_at + key_size)
         at = _behind(value_at, value_size)
-        rounds.append((owner, key_at, key_size, value_at, value_size))
+        iterations.append((owner, key_at, key_size, value_at, value_size))
         left = left - 1
         more = left > 0
         if (at[~more] != fields.stop[owner[~more]]).any():
             raise invalid("a record is not as long as it says")
         owner, at, left = owner[more], at[more], left[more]
-    if not rounds:
+    if not iterations:
         return pa.nulls(len(counts), HEADERS)
-    owners, key_at, key_size, value_at, value_size = (np.concatenate(each) for each in zip(*rounds, strict=True))
+    owners, key_at, key_size, value_at, value_size = (np.concatenate(each) for each in zip(*iterations, strict=True))
     order = np.argsort(owners, kind="stable")
     names = _text(_binary(plain, key_at[order], key_size[order]))
     contents = _binary(plain, value_at[order], value_size[order])

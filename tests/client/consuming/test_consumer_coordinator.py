@@ -80,8 +80,8 @@ def test_commit_failed_is_raised_to_a_fenced_member_for_any_number_of_partitions
             await until(lambda: len(consumer.assignment()) == 2, "its partitions")
             offsets = dict.fromkeys(consumer.assignment(), 0)
             async with Admin(broker.bootstrap) as admin:
-                who = MemberIdentity(member_id=consumer.group_metadata().member_id)
-                leave = LeaveGroupRequest(group_id=topic, members=[who])
+                member = MemberIdentity(member_id=consumer.group_metadata().member_id)
+                leave = LeaveGroupRequest(group_id=topic, members=[member])
                 await admin._driver.call(leave, LeaveGroupResponse, timeout_s=10)
             with pytest.raises(CommitFailed) as failed:
                 await consumer.commit(offsets)

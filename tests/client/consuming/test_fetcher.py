@@ -269,9 +269,9 @@ class Run:
         for partition, records in self.machine.take(self.chance.randrange(1, 30)).items():
             self.taken[partition] += records
 
-    def run(self, rounds: int) -> None:
+    def run(self, iterations: int) -> None:
         self.client.pump()
-        for _ in range(rounds):
+        for _ in range(iterations):
             self.write_some()
             self.client.run_for(self.chance.random() * 0.3)
             self.take()

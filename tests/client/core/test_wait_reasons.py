@@ -324,10 +324,10 @@ def test_a_broker_that_hangs_is_named_by_clients_that_were_connected(ottla_clust
                 assert not warnings(), "a fetch may wait for records"
                 with ottla_cluster.paused(1):
                     writing = asyncio.create_task(producer.send_and_wait("orders", b"b"))
-                    asking = asyncio.create_task(admin.list_topics())
+                    listing = asyncio.create_task(admin.list_topics())
                     for api in ("Produce", "Fetch", "Metadata"):
                         await until(said(warnings, f"broker 1 at {address} does not answer ({api})", "look at its log"))
-                await asyncio.gather(writing, asking)
+                await asyncio.gather(writing, listing)
                 assert (await reading).value == b"b"
 
     run(test)

@@ -135,10 +135,12 @@ def test_when_members_join_no_more_moves_than_they_get(name, counts, members, jo
 
 
 @pytest.mark.parametrize("name", STICKY)
-@given(counts=partition_counts, groups=mixed_groups(), others=mixed_groups(), grown=st.integers(0, 5))
-def test_after_any_change_no_member_could_take_one_from_another_that_has_two_more(name, counts, groups, others, grown):
+@given(counts=partition_counts, groups=mixed_groups(), others=mixed_groups(), extended=st.integers(0, 5))
+def test_after_any_change_no_member_could_take_one_from_another_that_has_two_more(
+    name, counts, groups, others, extended
+):
     before = settle(name, counts, groups, {})
-    counts = {topic: count + grown for topic, count in counts.items()}
+    counts = {topic: count + extended for topic, count in counts.items()}
     after = settle(name, counts, others, before, 2)
     assert_each_once(after, counts, others)
     for giver, held in after.items():

@@ -211,9 +211,9 @@ class Run:
         if self.chance.random() < 0.3:
             self.client.cut(self.chance.choice(self.cluster.nodes))
 
-    def run(self, rounds: int, *, unclean: bool = False) -> None:
+    def run(self, iterations: int, *, unclean: bool = False) -> None:
         self.client.pump()
-        for _ in range(rounds):
+        for _ in range(iterations):
             self.append_some()
             self.client.run_for(self.chance.random() * 0.2)
             self.misbehave(unclean=unclean)
