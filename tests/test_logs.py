@@ -45,7 +45,7 @@ def test_an_event_is_a_json_object_on_a_line(log_into):
     assert event["message"] == "two\nlines é"
 
 
-def test_what_a_client_sends_cannot_forge_a_line(log_into):
+def test_client_input_cannot_forge_a_log_line(log_into):
     stream = log_into()
     logging.getLogger("ottla.net").warning("client id %s", "x\n2026-01-01T00:00:00.000Z INFO ottla all is well\x1b[2J")
     assert stream.getvalue().count("\n") == 1
@@ -97,7 +97,7 @@ def events(log_into, monkeypatch):
     return Events(monkeypatch, log_into())
 
 
-def test_what_is_said_again_and_again_is_counted(events):
+def test_repeated_log_lines_are_counted(events):
     for _ in range(40):
         events.say("following broker %d: refused; trying again", 2, after=0.5)
         events.say("following broker %d: refused; trying again", 3)
@@ -113,7 +113,7 @@ def test_what_is_said_again_and_again_is_counted(events):
     ]
 
 
-def test_what_is_repeated_is_logged_every_minute(events):
+def test_a_repeated_log_line_is_written_every_minute(events):
     for _ in range(130):
         events.say("trying again", after=1.0)
     assert events.lines() == ["trying again", *["trying again (60 more times within 60 s)"] * 2]

@@ -189,7 +189,7 @@ def test_the_file_map_lists_every_module_with_its_first_words():
     assert document == file_map.with_map(document), "run: python tools/file_map.py"
 
 
-def test_the_changelog_has_a_place_for_what_is_new():
+def test_the_changelog_has_an_unreleased_section():
     """And nothing stands outside of its sections."""
     text = (REPOSITORY / "CHANGELOG.md").read_text()
     unreleased = text.partition("\n## Unreleased\n")[2].partition("\n## ")[0]
@@ -208,7 +208,7 @@ def test_commands_in_the_readme_exist():
         assert noun in NOUNS, f"ottla {noun}"
 
 
-def test_what_brokers_write_into_a_checkout_is_not_taken_for_a_part_of_it():
+def test_data_directories_in_a_checkout_are_ignored_by_git():
     ignored = (REPOSITORY / ".gitignore").read_text().splitlines()
     zookeeper = next(each for each in import_module(NOUNS["zookeeper"].module).command.params if each.name == "data")
     assert {f"{BROKER_SETTINGS['log.dir'].default}/", f"{zookeeper.default}/"} <= {*ignored}
@@ -247,7 +247,7 @@ def test_the_version_is_the_same_everywhere():
     assert project["version"] == ottla.__version__
 
 
-def test_nobody_reaches_through_a_partition_into_its_log():
+def test_broker_and_coordinator_use_the_partition_not_its_log():
     reach = re.compile(r"\b(partition|replica)\.log\b")
     rooms = [path for room in ("broker", "coordinator") for path in (REPOSITORY / "ottla" / room).rglob("*.py")]
     assert [name_of(path) for path in rooms if reach.search(path.read_text())] == []

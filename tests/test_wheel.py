@@ -89,7 +89,7 @@ def test_the_installed_command_knows_its_version(installed):
     assert run(installed / "ottla", "--version").strip() == "ottla 0.1.0"
 
 
-def test_what_an_extra_brings_is_asked_for_by_its_name(installed, tmp_path):
+def test_a_missing_extra_is_named(installed, tmp_path):
     file = tmp_path / "pipeline.yaml"
     run(installed / "ottla", "pipeline", "init", file)
     done = subprocess.run(

@@ -42,7 +42,7 @@ def coordinator_of(brokers: Brokers, group: str) -> int:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_goes_on_when_its_coordinator_dies(brokers, protocol):
+def test_a_group_continues_after_its_coordinator_dies(brokers, protocol):
     topic = brokers.topic(min_insync_replicas="2")
     values = [str(n) for n in range(300)]
     produce(brokers.bootstrap, topic, *values[:100])

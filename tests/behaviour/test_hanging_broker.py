@@ -88,7 +88,7 @@ def test_a_leader_that_hangs_for_longer_than_its_session_is_replaced_and_becomes
     assert re.search(rb"hung for more than 2 s", others), "somebody has said why"
 
 
-def test_a_leader_that_hangs_for_less_than_its_session_goes_on_leading(cluster):
+def test_a_leader_that_hangs_for_less_than_its_session_stays_leader(cluster):
     topic = Topic(cluster)
     wait_for(lambda: len(topic.partition.isrs) == 3, "all in sync")
     topic.write(10)

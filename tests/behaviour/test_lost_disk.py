@@ -73,7 +73,7 @@ def logs(data: Path) -> dict[str, bytes]:
     return {path.parent.name: path.read_bytes() for path in sorted(data.glob(f"{TOPIC}-*/*.log"))}
 
 
-def test_brokers_lose_their_disks_one_after_the_other_and_copy_everything_anew(kept):
+def test_brokers_that_lose_their_disks_one_by_one_copy_all_records_from_the_others(kept):
     for broker in kept.cluster.brokers.values():
         kept.await_in_sync()
         broker.kill()

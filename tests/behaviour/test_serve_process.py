@@ -217,7 +217,7 @@ def test_with_json_every_line_is_json_the_ready_line_and_the_last_included(start
     assert "no.such.setting" in json.loads(wrong.stderr)["message"]
 
 
-def test_the_log_tells_of_the_start_of_what_was_recovered_and_of_the_stop(start_broker):
+def test_start_recovery_and_stop_are_logged(start_broker):
     broker = start_broker("--id", "4")
     with Connection(broker) as connection:
         connection.call("metadata", 9, topics=[{"name": "told"}], allow_auto_topic_creation=True)

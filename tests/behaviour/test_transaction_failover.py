@@ -210,7 +210,7 @@ def killed(brokers: Brokers, number: int) -> BrokerProcess:
 
 
 @pytest.mark.parametrize("second", [False, True], ids=["first version", "second version"])
-def test_a_transactional_copy_is_exact_though_brokers_are_killed_in_turn(brokers: Brokers, second: bool):
+def test_a_transactional_copy_is_exact_while_brokers_are_killed_one_after_another(brokers: Brokers, second: bool):
     count, partitions = 200, 3
     source, target = topic(brokers, partitions), topic(brokers, partitions)
     copiers = [Copier(brokers, source, target, partition, count, second=second) for partition in range(partitions)]

@@ -68,7 +68,7 @@ class TestScramUsers:
 
 
 class TestClientQuotas:
-    def test_there_are_none(self, connection):
+    def test_describe_client_quotas_is_empty(self, connection):
         for version in (0, 1):
             for components in ([], [{"entity_type": "user", "match_type": 2, "match": None}]):
                 answer = connection.call("describe_client_quotas", version, components=components, strict=True)

@@ -38,7 +38,7 @@ def test_ranges_that_touch_are_a_tie():
     assert not Spread(2, 1, 3).overlaps(Spread(4.5, 4, 5))
 
 
-def test_what_was_not_measured_is_not_compared():
+def test_cells_without_a_measurement_are_not_compared():
     assert compare(FASTER, [], [1.0]) is None
 
 
@@ -103,7 +103,7 @@ def test_a_limit_is_kept_by_every_run_or_not_at_all(values, verdict):
 @pytest.mark.parametrize(
     ("values", "verdict"), [([2, 3], "met"), ([1.9, 2.1], "at the limit"), ([1, 1], "missed ×2.00")]
 )
-def test_what_should_be_high_has_its_limit_below(values, verdict):
+def test_a_higher_is_better_cell_has_a_lower_limit(values, verdict):
     assert within(2, values, Better.HIGHER) == verdict
 
 

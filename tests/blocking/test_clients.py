@@ -87,7 +87,7 @@ def test_many_threads_may_share_a_producer(broker: Served, topic):
     assert read == {0: list(range(2000)), 1: list(range(2000))}
 
 
-def test_it_works_inside_a_running_loop(broker: Served, topic):
+def test_blocking_clients_work_inside_a_running_loop(broker: Served, topic):
     async def notebook() -> int:
         with Producer(broker.bootstrap) as producer:
             return producer.send_and_wait(topic, b"v", partition=0).offset

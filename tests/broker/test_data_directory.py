@@ -63,7 +63,7 @@ def start(disk: SimDisk, config: BrokerConfig, known: Image) -> None:
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_it_is_rebuilt_where_no_other_broker_has_these_partitions(disk, config, garbage, caplog):
+def test_meta_properties_are_rebuilt_where_no_other_broker_has_these_partitions(disk, config, garbage, caplog):
     hold(disk, 0, 1)
     disk.write_atomic(PATH, garbage)
     start(disk, config, image((1, 2), (3, 1)))
@@ -74,7 +74,7 @@ def test_it_is_rebuilt_where_no_other_broker_has_these_partitions(disk, config, 
     assert "rebuilt" in line
 
 
-def test_it_is_rebuilt_where_the_mark_of_the_clean_stop_names_the_registration(disk, config):
+def test_meta_properties_are_rebuilt_where_the_clean_shutdown_file_names_the_registration(disk, config):
     hold(disk, 0)
     disk.write_atomic(PATH, GARBAGE[0])
     checkpoints.write_clean_shutdown(disk, DATA, checkpoints.CleanShutdown(11, 11))
@@ -82,7 +82,7 @@ def test_it_is_rebuilt_where_the_mark_of_the_clean_stop_names_the_registration(d
     assert checkpoints.read_meta_properties(disk, DATA) == OWNER
 
 
-def test_it_is_rebuilt_where_there_is_nothing_else(disk, config):
+def test_meta_properties_are_rebuilt_in_an_otherwise_empty_directory(disk, config):
     disk.write_atomic(PATH, GARBAGE[0])
     start(disk, config, image((1, 2)))
     assert checkpoints.read_meta_properties(disk, DATA) == OWNER
@@ -108,7 +108,7 @@ def test_a_disk_that_may_be_another_brokers_is_refused_and_left_as_it_is(disk, c
     assert disk.read(PATH) == GARBAGE[0]
 
 
-def test_what_is_whole_and_says_another_owner_is_refused(disk, config):
+def test_meta_properties_of_another_broker_are_refused(disk, config):
     checkpoints.write_meta_properties(disk, DATA, {**OWNER, "broker.id": "2"})
     with pytest.raises(Fault, match="belongs to broker 2"):
         check_owner(disk, config, None)

@@ -303,7 +303,7 @@ def test_every_answer_keeps_kafkas_rules(server: Server, data: st.DataObject) ->
     server.run(Example(server, data).run())
 
 
-def test_an_answer_without_room_names_every_partition_when_it_is_full_and_only_then(server: Server) -> None:
+def test_a_response_without_room_names_every_partition_only_for_a_full_fetch(server: Server) -> None:
     async def test() -> None:
         topic = await server.topic(40)
         for index in range(40):
@@ -323,7 +323,7 @@ def test_an_answer_without_room_names_every_partition_when_it_is_full_and_only_t
     server.run(test())
 
 
-def test_an_answer_without_room_tells_of_every_high_watermark_that_moved(server: Server) -> None:
+def test_a_response_without_room_names_every_high_watermark_that_moved(server: Server) -> None:
     """A consumer whose lag seems to be 0 goes on without what it was not told of: Kafka Streams would join too soon."""
 
     async def test() -> None:
@@ -370,7 +370,7 @@ def test_no_partition_of_a_thousand_starves(server: Server) -> None:
     server.run(test())
 
 
-def test_a_batch_too_large_for_its_neighbours_gets_its_turn(server: Server) -> None:
+def test_a_partition_with_a_large_batch_is_served_in_fair_order(server: Server) -> None:
     """One partition's batches never fit behind the others': it comes first some time, and then it gets one whole."""
     count, large, answers = 60, 50_000, 200
 

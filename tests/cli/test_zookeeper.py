@@ -82,7 +82,7 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks i
 
 @linux
 @pytest.mark.parametrize(("nodes", "number"), [("1", signal.SIGTERM), ("3", signal.SIGINT)])
-def test_it_prints_its_address_and_leaves_nothing_behind(command, nodes, number):
+def test_ottla_zookeeper_prints_its_address_and_removes_its_files(command, nodes, number):
     running = command("--nodes", nodes)
     ports = running.ready()
     assert len(ports) == int(nodes)

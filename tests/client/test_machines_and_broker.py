@@ -93,7 +93,7 @@ def check(driver: Driver, read: dict[int, list]) -> None:
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 @pytest.mark.parametrize("sessions", [True, False])
-def test_what_is_written_is_read_once_and_in_order(broker: Served, fresh_name, codec, sessions):
+def test_records_are_read_once_and_in_order(broker: Served, fresh_name, codec, sessions):
     async def main() -> None:
         bootstrap, topic = (broker.host, broker.port), fresh_name()
         await create(bootstrap, topic)

@@ -193,7 +193,7 @@ def test_a_watch_fires_when_another_sessions_ephemeral_node_is_removed(with_stor
     with_store(test)
 
 
-def test_conflicting_writers_all_succeed_in_turn(with_store):
+def test_conflicting_writers_all_succeed_one_after_another(with_store):
     async def test(store, another):
         stores = [store, await another(), await another()]
         await store.commit([Create("/counter", b"0")])

@@ -48,7 +48,7 @@ def test_uniform_assignor_moves_only_what_a_new_member_needs():
     assert moved(two, three) == 2
 
 
-def test_uniform_assignor_keeps_the_extra_partition_in_place():
+def test_uniform_assignor_leaves_the_extra_partition_with_its_owner():
     members = fresh("m1", "m2", topics=frozenset({A}))
     had: dict[str, Assignment] = {"m1": {A: frozenset({0})}, "m2": {A: frozenset({1, 2})}}
     assert uniform(again(members, had), {A: 3}) == had

@@ -16,7 +16,7 @@ def numbered() -> list[Record]:
     return [Record(n % 3, n, key(n), f"{key(n)} {n} {n // numbering.KEYS + 1}") for n in range(COUNT)]
 
 
-def test_what_is_complete_and_in_order_passes():
+def test_a_complete_history_in_order_passes():
     same("lines", ["a", "b"], ["a", "b"])
     numbering.check(numbered(), COUNT)
 

@@ -131,7 +131,7 @@ def test_partitions_that_are_added_are_read(
     group.settle([2, 2])
 
 
-def test_a_static_member_that_restarts_finds_its_partitions_and_disturbs_nobody(
+def test_a_static_member_that_restarts_gets_its_partitions_without_a_rebalance(
     make_consumer_group: MakeGroup, make_topic: MakeTopic
 ):
     group = make_consumer_group(make_topic(4))
@@ -267,7 +267,7 @@ def test_a_group_is_described_and_listed(admin: AdminClient, make_consumer_group
     assert group.id not in {each.group_id for each in admin.list_consumer_groups().result(10).valid}
 
 
-def test_the_group_goes_on_after_the_broker_was_killed(start_broker: StartBroker, fresh_name: Callable[[], str]):
+def test_the_group_continues_after_the_broker_was_killed(start_broker: StartBroker, fresh_name: Callable[[], str]):
     quick = "group.consumer.min.heartbeat.interval.ms=100", "group.consumer.heartbeat.interval.ms=200"
     broker = start_broker(*(word for setting in quick for word in ("--set", setting)))
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})

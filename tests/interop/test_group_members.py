@@ -176,7 +176,7 @@ def test_a_member_leaves_when_polling_stops_and_rejoins(broker, make_topic, grou
     asyncio.run(run())
 
 
-def test_a_member_that_was_away_too_long_loses_its_partitions_and_joins_anew(broker, make_topic, group):
+def test_a_member_beyond_its_session_timeout_loses_its_partitions_and_rejoins(broker, make_topic, group):
     topic = make_topic(partitions=2)
 
     async def run() -> None:
@@ -290,7 +290,7 @@ def test_a_member_of_the_consumer_protocol_subscribes_by_pattern(broker, admin, 
     asyncio.run(run())
 
 
-def test_a_fenced_member_of_the_consumer_protocol_joins_anew(broker, make_topic, group):
+def test_a_fenced_member_of_the_consumer_protocol_rejoins(broker, make_topic, group):
     topic = make_topic(partitions=2)
 
     async def run() -> None:

@@ -113,7 +113,7 @@ def test_the_policy_does_not_matter_once_there_is_a_commit(broker, topic, make_g
     wait_for(lambda: late.values == ["b"], "the record after the commit")
 
 
-def test_offsets_set_by_an_administrator_are_where_the_group_goes_on(broker, topic, make_group, client):
+def test_a_group_continues_at_offsets_set_by_an_administrator(broker, topic, make_group, client):
     produce(broker, topic, ["a", "b", "c"])
     group = make_group(topic, client=client)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})

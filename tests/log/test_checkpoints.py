@@ -105,7 +105,7 @@ def test_damaged_meta_properties_are_a_fault(directory):
         checkpoints.read_meta_properties(disk, directory)
 
 
-def test_a_clean_stop_is_believed_once(directory):
+def test_the_clean_shutdown_file_is_used_for_one_start_only(directory):
     assert checkpoints.take_clean_shutdown(disk, directory) is None
     mark = checkpoints.CleanShutdown(42, 40, (checkpoints.ClosedLog("orders", "an id", 3, 12, 561),))
     checkpoints.write_clean_shutdown(disk, directory, mark)
@@ -127,7 +127,7 @@ def test_a_mark_that_says_less_was_clean_since_the_stop_it_marks(directory, cont
     assert checkpoints.take_clean_shutdown(disk, directory) == checkpoints.CleanShutdown(7, 7)
 
 
-def test_a_mark_that_names_no_logs_is_not_believed_without_recovery_points(directory):
+def test_a_clean_shutdown_file_without_logs_needs_recovery_points(directory):
     put(directory, checkpoints.CLEAN_SHUTDOWN, '{"version":0,"brokerEpoch":7}')
     assert checkpoints.take_clean_shutdown(disk, directory) == checkpoints.CleanShutdown(-1, -1)
 

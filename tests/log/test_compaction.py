@@ -81,7 +81,7 @@ def test_snappy_without_a_frame_is_read(log):
     assert [offset for offset, _, _ in contents(log)] == [6, 7, 8]
 
 
-def test_the_active_segment_is_never_touched(log):
+def test_the_active_segment_is_never_compacted(log):
     put(log, [(b"a", b"1")])
     put(log, [(b"a", b"2")])
     assert compact(log, roll=False) is None
@@ -91,7 +91,7 @@ def test_the_active_segment_is_never_touched(log):
     assert contents(log) == [(1, b"a", b"2"), (2, b"a", b"3")]
 
 
-def test_what_lies_behind_the_last_stable_offset_stays(log):
+def test_records_after_the_last_stable_offset_are_not_compacted(log):
     for value in (b"1", b"2", b"3", b"4"):
         put(log, [(b"a", value)])
     log.roll(NOW)
@@ -160,7 +160,7 @@ def test_the_maximal_lag_makes_a_log_worth_compacting_and_rolls_its_active_segme
     assert found.worthwhile
 
 
-def test_the_dirtiest_comes_first_and_everybody_has_a_turn():
+def test_the_dirtiest_log_is_compacted_first_and_no_log_starves():
     choice: compaction.FairChoice[str] = compaction.FairChoice()
     dirty = {"always dirty": 1.0, "half": 0.5, "little": 0.1}
     assert [choice.choose(dirty) for _ in range(4)] == ["always dirty", "half", "little", "always dirty"]
@@ -215,7 +215,7 @@ def test_the_horizon_of_a_batch_is_set_once(open_log):
 # -- what stays of a batch without records
 
 
-def test_the_last_batch_of_a_live_producer_stays_as_a_bare_header(log):
+def test_the_last_batch_of_a_live_producer_stays_as_a_header_without_records(log):
     put(log, [(b"a", b"1"), (b"b", b"1")], producer_id=7, producer_epoch=0, base_sequence=0)
     put(log, [(b"a", b"2"), (b"b", b"2")], producer_id=8, producer_epoch=0, base_sequence=0)
     put(log, [(b"a", b"3"), (b"b", b"3")])
@@ -232,7 +232,7 @@ def test_the_last_batch_of_a_live_producer_stays_as_a_bare_header(log):
     assert [header.base_offset for header in headers_of(log)] == [6, 8]
 
 
-def test_a_producer_goes_on_after_its_records_were_compacted_and_the_broker_restarted(open_log, log):
+def test_a_producer_continues_after_its_records_were_compacted_and_the_broker_restarted(open_log, log):
     for sequence in range(4):
         put(log, [(b"a", b"%d" % sequence)], producer_id=7, producer_epoch=0, base_sequence=sequence)
     put(log, [(b"a", b"last")])
@@ -365,7 +365,7 @@ def test_a_damaged_batch_ends_the_pass_and_leaves_the_log_as_it_is(disk, log):
 # -- replicas and recovery
 
 
-def test_the_segments_of_a_follower_touch_even_where_the_leader_has_nothing_left(disk, open_log):
+def test_the_segments_of_a_follower_are_contiguous_where_the_leader_has_no_records(disk, open_log):
     leader = open_log()
     for at in range(60):
         put(leader, [(b"k%d" % (at % 2), b"x" * 100)])

@@ -71,7 +71,7 @@ def check_damage_is_remembered(disk: SimDisk, log: PartitionLog, end: int) -> No
 
 @settings(deadline=None, max_examples=400)
 @given(data=st.data())
-def test_any_one_file_that_is_damaged_is_made_good_or_named(data):
+def test_any_single_damaged_file_is_repaired_or_reported(data):
     disk, sent, end, aborted = closed()
     name = data.draw(st.sampled_from(disk.listdir(PATH)))
     path = f"{PATH}/{name}"
@@ -105,7 +105,7 @@ def test_any_one_file_that_is_damaged_is_made_good_or_named(data):
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("victim", ["first", "middle", "active", "directory"])
-def test_a_log_that_lost_something_goes_on_where_it_ended(victim, clean):
+def test_a_log_with_lost_records_continues_at_its_old_end(victim, clean):
     disk, _, end, _ = closed()
     logs = [name for name in disk.listdir(PATH) if name.endswith(".log")]
     if victim == "directory":
@@ -142,7 +142,7 @@ def test_a_power_cut_behind_the_recovery_point_is_no_damage(disk, open_log):
     assert log.log_end >= 5
 
 
-def test_a_checkpoint_that_says_more_than_the_manifest_and_the_mark_is_wrong():
+def test_a_checkpoint_beyond_manifest_and_clean_shutdown_file_is_wrong():
     disk, sent, end, _ = closed()
     log = opened(disk, end + 400, closed_start=0, closed_end=end)
     assert log.damage is None
@@ -161,7 +161,7 @@ def copied(disk: SimDisk) -> dict[str, bytes]:
      (False, {"recovery_point": 1})],
     ids=["the mark", "the recovery point", "the high watermark, killed", "the recovery point, killed"],
 )  # fmt: skip
-def test_an_older_copy_of_the_directory_proves_nothing_against_those_who_say_more(clean, evidence):
+def test_an_older_copy_of_the_directory_does_not_outweigh_newer_evidence(clean, evidence):
     """Whole with its manifest: only what lies elsewhere tells that it is not the last one."""
     disk, sent, end, _ = closed()
     older = copied(disk)
@@ -187,7 +187,7 @@ def test_an_older_copy_of_the_directory_proves_nothing_against_those_who_say_mor
 
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("victim", ["cut", "segment", "directory"])
-def test_what_was_committed_is_missed_after_a_kill(victim, alone):
+def test_missing_committed_records_are_detected_after_a_kill(victim, alone):
     """The high watermark is all that tells of it: nothing was synced yet."""
     disk = SimDisk(Random(5))
     log = PartitionLog.open(disk, PATH, CONFIG, topic_id=bytes(range(16)), now_ms=NOW)
@@ -307,7 +307,7 @@ def test_a_loss_that_is_accepted_becomes_a_gap(victim):
 
 @settings(deadline=None, max_examples=200)
 @given(data=st.data())
-def test_any_file_that_is_lost_with_the_manifest_is_made_good_or_named(data):
+def test_any_file_lost_with_the_manifest_is_repaired_or_reported(data):
     """Where the mark of the clean stop names the log."""
     disk, sent, end, aborted = closed()
     disk.remove(f"{PATH}/{FILE_NAME}")
@@ -346,7 +346,7 @@ def test_a_log_that_starts_where_its_first_segment_was_deleted_is_whole():
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["since it was written", "found at the start"])
 @pytest.mark.parametrize("closed_first", [False, True], ids=["sealed", "closed"])
-def test_an_index_of_aborted_transactions_that_rots_before_it_is_claimed_is_not_believed(restarted, closed_first):
+def test_a_transaction_index_damaged_before_it_is_in_the_manifest_is_not_used(restarted, closed_first):
     """The manifest claims what the log knows, not what the file says by then."""
     disk, _, end, _ = closed()
     log = opened(disk, end)
@@ -376,7 +376,7 @@ def names(disk: SimDisk, suffix: str = ".log") -> list[str]:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_files_whose_names_were_swapped_are_not_taken_for_each_other(clean):
+def test_files_with_swapped_names_are_detected(clean):
     disk, sent, end, _ = closed()
     sizes = {name: len(disk.read(f"{PATH}/{name}")) for name in names(disk)}
     first = names(disk)[0]

@@ -33,7 +33,7 @@ def test_an_epoch_newer_than_all_is_unknown():
     assert LeaderEpochs().end_offset_for(-1, 0) == (-1, -1)
 
 
-def test_an_epoch_that_wrote_nothing_gives_way():
+def test_an_epoch_without_records_is_replaced_by_the_next():
     assert LeaderEpochs([(1, 0), (2, 10), (3, 10)]).entries == [(1, 0), (3, 10)]
 
 

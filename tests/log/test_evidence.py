@@ -45,7 +45,7 @@ def lose_first(disk: SimDisk, *endings: str) -> None:
 
 
 @pytest.mark.parametrize("recorded_by", ["epochs", "indexes"])
-def test_a_first_segment_that_is_lost_with_the_manifest_is_damage_if_anything_tells_of_it(recorded_by):
+def test_a_first_segment_lost_with_the_manifest_is_damage_if_any_file_proves_it(recorded_by):
     disk, second = young(synced=recorded_by == "epochs")
     lose_first(disk, *(INDEXES if recorded_by == "epochs" else ()))
     assert disk.exists(f"{PATH}/{EPOCHS}") == (recorded_by == "epochs")
@@ -60,7 +60,7 @@ def test_a_first_segment_that_is_lost_with_the_manifest_is_damage_if_anything_te
     assert again.damage.missing == ((0, second),)
 
 
-def test_a_guessed_log_start_is_proven_to_nobody():
+def test_a_guessed_log_start_is_not_reported_as_proven():
     """Nothing tells of the first segment: the log starts behind it, and no follower deletes what it has."""
     disk, second = young(synced=False)
     lose_first(disk, *INDEXES)
@@ -176,7 +176,7 @@ def test_a_manifest_of_another_topic_proves_nothing():
 
 
 @pytest.mark.parametrize("kind", ["log", "index", "timeindex", "snapshot", FILE_NAME, "leader-epoch-checkpoint"])
-def test_a_directory_in_the_place_of_a_file_is_quarantined(tmp_path: Path, kind):
+def test_a_directory_with_the_name_of_a_file_is_quarantined(tmp_path: Path, kind):
     disk, path, config = RealDisk(), str(tmp_path / "t-0"), LogConfig(segment_bytes=400, index_interval_bytes=0)
     log = PartitionLog.open(disk, path, config, now_ms=int(time.time() * 1000))
     for number in range(20):

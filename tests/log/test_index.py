@@ -69,7 +69,7 @@ def test_the_entry_at_or_before_is_found(disk):
     assert [index.floor_position(position) for position in (0, 99, 100, 1000)] == [0, 0, 100, 250]
 
 
-def test_truncation_keeps_what_lies_before(disk):
+def test_truncation_keeps_entries_before_the_offset(disk):
     index = fresh(OffsetIndex, disk)
     for offset, position in ((4, 0), (9, 100), (12, 250)):
         index.add(offset, position)
@@ -84,7 +84,7 @@ def test_truncation_keeps_what_lies_before(disk):
     [b"1234567", "0000000300000000" + "0000000300000010", "0000000300000010" + "0000000400000010", "ffffffff00000000",
      "00000001ffffffff", "0000000100000064"],
 )  # fmt: skip
-def test_what_does_not_ascend_or_points_outside_is_damaged(disk, content):
+def test_entries_that_do_not_ascend_or_point_outside_are_damage(disk, content):
     disk.write_atomic("t-0/x", bytes.fromhex(content) if isinstance(content, str) else content)
     with pytest.raises(IndexDamaged):
         OffsetIndex(disk, "t-0/x").load(100)
@@ -103,7 +103,7 @@ def test_a_missing_file_is_damaged(disk):
 
 
 @given(st.lists(st.tuples(st.integers(1, 2**20), st.integers(1, 2**10)), max_size=200))
-def test_what_was_written_is_loaded_again(steps):
+def test_written_entries_are_loaded_again(steps):
     disk = SimDisk(Random(0))
     disk.mkdir("t-0")
     offsets, times = fresh(OffsetIndex, disk), TimeIndex(disk, "t-0/y")
@@ -162,7 +162,7 @@ def test_a_flipped_bit_in_an_index_is_noticed_when_the_index_is_loaded(kind, whi
         log.close()
 
 
-def test_an_index_that_grew_since_the_last_clean_stop_is_not_held_against_it(caplog):
+def test_an_index_that_grew_since_the_last_clean_shutdown_is_not_damage(caplog):
     disk, _, end, _ = closed()
     log = opened(disk, end)
     for at in range(6):

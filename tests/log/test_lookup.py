@@ -117,7 +117,7 @@ def test_a_batch_that_compaction_has_emptied_has_no_record_of_its_time(open_log,
 
 
 @pytest.mark.parametrize("position", range(36))
-def test_a_damaged_time_index_leads_nobody_past_a_record(open_log, disk, position):
+def test_a_damaged_time_index_does_not_skip_a_record(open_log, disk, position):
     log = open_log(index_interval_bytes=100)
     for at in range(12):
         append(log, [b"x" * 60], timestamp=NOW + 100 * at)

@@ -38,7 +38,7 @@ CLAIMS = st.builds(SegmentClaim, OFFSETS, OFFSETS, OFFSETS, CRCS, CRCS, CRCS)
         st.just(()) | st.tuples(st.tuples(OFFSETS, OFFSETS)),
     )
 )  # fmt: skip
-def test_it_is_read_as_it_was_written(manifest):
+def test_the_manifest_is_read_as_it_was_written(manifest):
     assert Manifest.decode(manifest.encode()) == manifest
 
 
@@ -95,7 +95,7 @@ def test_one_that_another_process_removed_is_rebuilt(disk, open_log):
     assert read(disk, PATH) == before
 
 
-def test_a_damaged_one_is_rebuilt_and_named(disk, open_log):
+def test_a_damaged_manifest_is_rebuilt_and_reported(disk, open_log):
     log = open_log(**SMALL)
     sent = fill(log, 7)
     log.close()
@@ -228,7 +228,7 @@ def interrupted(act: Callable[[PartitionLog], object]) -> Iterator[tuple[Killing
 
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "power lost"])
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
-def test_whenever_the_process_dies_every_claim_holds(act, power):
+def test_after_a_crash_at_any_point_the_manifest_is_true(act, power):
     for disk, log in interrupted(act):
         disk.killed = False
         disk.left = None

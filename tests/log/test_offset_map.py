@@ -9,7 +9,7 @@ from ottla.log.offset_map import NOT_FOUND, SLOT_BYTES, OffsetMap
 
 
 @given(st.lists(st.binary(max_size=6), max_size=200))
-def test_it_gives_the_last_offset_of_every_key(keys):
+def test_the_offset_map_has_the_last_offset_of_every_key(keys):
     offsets = OffsetMap(keys_max=len(keys), buffer_bytes=2**20, load_factor=0.9)
     for offset, key in enumerate(keys):
         offsets.put(key, offset)
@@ -19,7 +19,7 @@ def test_it_gives_the_last_offset_of_every_key(keys):
     assert offsets.get(b"none of them") == NOT_FOUND
 
 
-def test_it_is_full_when_its_memory_is():
+def test_the_offset_map_is_full_when_its_memory_is_used():
     offsets = OffsetMap(keys_max=10**9, buffer_bytes=1000 * SLOT_BYTES, load_factor=0.9)
     count = 0
     while not offsets.full:
@@ -30,7 +30,7 @@ def test_it_is_full_when_its_memory_is():
     assert offsets.get(b"another") == NOT_FOUND
 
 
-def test_it_takes_no_more_memory_than_there_can_be_keys():
+def test_the_offset_map_needs_no_more_memory_than_the_number_of_keys():
     offsets = OffsetMap(keys_max=10, buffer_bytes=2**30, load_factor=0.9)
     for at in range(10):
         assert not offsets.full

@@ -41,7 +41,7 @@ def test_batches_get_the_next_offsets_and_the_leader_s_epoch(open_log):
     assert (log.latest_epoch, log.epochs.entries) == (5, [(5, 0)])
 
 
-def test_a_log_nobody_wrote_to_has_no_file(disk, open_log):
+def test_a_log_without_appends_has_no_file(disk, open_log):
     log = open_log()
     assert log.read(0, 100, limit=0) is None
     log.assign_epoch(3)
@@ -236,7 +236,7 @@ def test_a_reader_gets_the_whole_batch_that_holds_its_offset(open_log):
     assert piece.load_nowait() == first + second
 
 
-def test_there_is_nothing_to_read_at_the_end_or_past_the_limit(open_log):
+def test_a_read_at_the_log_end_or_past_the_limit_is_empty(open_log):
     log = open_log()
     fill(log, 3)
     assert log.read(3, 1000, limit=3) is None
@@ -433,7 +433,7 @@ def test_the_files_of_the_indexes_are_there_from_the_first_append(disk, open_log
 
 
 @pytest.mark.parametrize("claimed", [True, False])
-def test_after_a_crash_the_files_of_the_indexes_tell_of_nothing_that_is_gone(disk, open_log, claimed):
+def test_after_a_crash_index_files_have_no_entries_for_lost_batches(disk, open_log, claimed):
     log = open_log(index_interval_bytes=100)
     for number in range(20):
         append(log, timestamp=NOW + number)

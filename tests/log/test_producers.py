@@ -170,7 +170,7 @@ def test_the_snapshot_is_kafka_s():
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(0, SEQUENCE_MAX), st.booleans())))
-def test_what_a_snapshot_brings_back_goes_on_as_if_nothing_had_happened(appended):
+def test_producer_state_loaded_from_a_snapshot_continues_unchanged(appended):
     log = Log()
     for producer_id, records, sequence, transactional in appended:
         known = log.producers.get(producer_id)

@@ -42,7 +42,7 @@ def idempotent(log, count, **options):
 # -- clean
 
 
-def test_a_clean_log_is_taken_on_trust(disk, open_log):
+def test_a_cleanly_closed_log_is_opened_without_reading_it(disk, open_log):
     log = open_log(**SEGMENT)
     sent = idempotent(log, 9)
     producers, epochs = log.producers.encode(), log.epochs.entries
@@ -142,7 +142,7 @@ def test_segments_in_which_nothing_is_whole_are_a_torn_tail(disk, open_log):
     assert stored(log) == sent[:4]
 
 
-def test_only_what_lies_behind_the_recovery_point_is_checked(disk, open_log):
+def test_only_batches_after_the_recovery_point_are_checked(disk, open_log):
     log = open_log(**SEGMENT)
     sent = fill(log, 12)
     point = log.sync()
@@ -190,7 +190,7 @@ def test_a_producer_of_a_lost_tail_may_send_it_again(disk, open_log):
     assert log.producers.check(header).base_offset == 2
 
 
-def test_what_was_deleted_stays_deleted_though_the_tail_is_lost(disk, open_log):
+def test_deleted_records_stay_deleted_after_the_tail_is_lost(disk, open_log):
     log = open_log()
     sent = fill(log, 5)
     disk.open(name(0)).truncate(len(sent[0]))
@@ -306,7 +306,7 @@ def test_a_compaction_that_had_not_finished_is_undone(disk, open_log):
     assert stored(open_log(clean=True, cleanup_compact=True, **SEGMENT)) == sent
 
 
-def test_what_another_compaction_left_does_not_stop_a_segment_from_replacing_others(disk, open_log):
+def test_leftovers_of_another_compaction_do_not_block_a_swap(disk, open_log):
     log = open_log(cleanup_compact=True, **SEGMENT)
     sent = fill(log, 9)
     log.close()

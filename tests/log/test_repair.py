@@ -45,7 +45,7 @@ def intact(disk: SimDisk, sent: list[bytes]) -> set[int]:
 
 @settings(deadline=None, max_examples=300)
 @given(data=st.data())
-def test_whatever_is_whole_is_served_and_whatever_is_not_is_named_or_the_end(data):
+def test_undamaged_batches_are_served_and_damaged_ones_are_reported_or_truncated(data):
     disk = SimDisk(Random(5))
     log = opened(disk)
     sent = fill(log, 6)
@@ -83,7 +83,7 @@ def test_whatever_is_whole_is_served_and_whatever_is_not_is_named_or_the_end(dat
     assert again.log_end == log.log_end
 
 
-def test_zeros_over_a_batch_and_the_offset_of_the_next_one_are_not_taken_for_offset_0():
+def test_zeros_over_a_batch_and_the_next_offset_are_not_read_as_offset_0():
     disk = SimDisk(Random(5))
     log = opened(disk)
     sent = fill(log, 6)
@@ -96,7 +96,7 @@ def test_zeros_over_a_batch_and_the_offset_of_the_next_one_are_not_taken_for_off
     assert list(served(log)) == [2, 3, 4, 5]
 
 
-def test_a_last_batch_whose_offset_moved_is_not_taken_for_one_behind_a_gap():
+def test_a_last_batch_with_a_changed_offset_is_not_read_as_a_batch_after_a_gap():
     """Nothing behind it contradicts the offset; but without compaction a leader leaves no gap."""
     disk = SimDisk(Random(5))
     log = opened(disk)
@@ -143,7 +143,7 @@ def test_truncated_bytes_are_quarantined(disk, open_log):
     assert sorted(quarantined) == sorted([tail, b"another tail" * 9, b"and yet another" * 9])
 
 
-def test_batches_within_a_record_of_a_torn_batch_are_none_of_the_log(disk, open_log):
+def test_batches_inside_a_record_of_a_torn_batch_are_ignored(disk, open_log):
     """A client may send what it likes as a value, and a write may be torn anywhere."""
     log = open_log()
     fill(log, 2)
@@ -161,7 +161,7 @@ def test_batches_within_a_record_of_a_torn_batch_are_none_of_the_log(disk, open_
 
 
 @pytest.mark.parametrize("stops", [["kill"] * 3, ["kill", "stop", "kill"], ["stop", "kill", "kill"]])
-def test_readers_of_committed_records_go_on_behind_a_loss_after_any_number_of_restarts(stops):
+def test_read_committed_consumers_continue_after_a_lost_range_after_any_number_of_restarts(stops):
     disk = SimDisk(Random(5))
     log = opened(disk)
     for at in range(12):
@@ -194,7 +194,7 @@ def test_a_manifest_is_not_needed_to_keep_what_is_whole():
     assert list(served(log).values()) == sent[:lost] + sent[lost + 1 :]
 
 
-def test_a_directory_in_the_place_of_an_index_does_not_prevent_quarantine():
+def test_a_directory_with_the_name_of_an_index_does_not_prevent_quarantine():
     disk = SimDisk(Random(5))
     log = opened(disk)
     fill(log, 12)

@@ -45,7 +45,7 @@ def test_nothing_at_or_above_the_high_watermark_is_dropped(open_log):
     assert log.log_start == 3
 
 
-def test_a_wholly_expired_log_goes_on_empty_at_its_end(disk, open_log):
+def test_a_fully_expired_log_is_empty_and_keeps_its_end_offset(disk, open_log):
     log = open_log(segment_bytes=250, retention_ms=1000)
     fill(log, 5, producer_id=7, sequence=0)
     for segment in log.retain(NOW + 2000, 5):
@@ -120,7 +120,7 @@ def test_snapshots_go_with_their_segments(disk, open_log):
     assert names == [f"{base:020d}.snapshot" for base in bases(log.segments)]
 
 
-def test_what_an_interrupted_retention_left_is_gone_after_the_next_start(disk, open_log):
+def test_leftovers_of_an_interrupted_retention_are_removed_at_the_next_start(disk, open_log):
     log = open_log(retention_bytes=400, **SMALL)
     fill(log, 12)
     assert log.retain(NOW, 12)

@@ -146,7 +146,7 @@ def test_damaged_bytes_are_quarantined_and_missing_until_the_loss_is_accepted():
 
 
 @pytest.mark.parametrize("segment", [0, 2])
-def test_a_replica_copies_the_damaged_segment_anew(segment):
+def test_a_replica_copies_the_damaged_segment_again(segment):
     disk, sent, end, aborted = closed()
     path = log_files(disk)[segment]
     position = list(batches(disk.read(path)))[1][0]
@@ -168,7 +168,7 @@ def test_a_replica_copies_the_damaged_segment_anew(segment):
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex", "txnindex"])
-def test_a_derived_file_that_changed_is_made_anew(kind):
+def test_a_changed_derived_file_is_rebuilt(kind):
     disk, sent, end, aborted = closed()
     log = opened(disk, end)
     log.transactions.release_memory(end)
@@ -183,7 +183,7 @@ def test_a_derived_file_that_changed_is_made_anew(kind):
     assert log.transactions.aborted(0, end) == aborted
 
 
-def test_noise_is_one_finding_and_the_walk_goes_on_behind_it():
+def test_noise_is_one_finding_and_the_scrub_continues_after_it():
     disk, sent, end, _ = closed()
     path = log_files(disk)[1]
     found = list(batches(disk.read(path)))
@@ -196,7 +196,7 @@ def test_noise_is_one_finding_and_the_walk_goes_on_behind_it():
 
 
 @pytest.mark.parametrize("act", ["flipped", "removed"])
-def test_what_was_aborted_is_not_shown_though_its_index_changed_while_the_log_is_open(act):
+def test_aborted_records_stay_hidden_if_the_transaction_index_changes_while_the_log_is_open(act):
     disk, _, end, aborted = closed()
     log = opened(disk, end)
     for name in [name for name in disk.listdir(PATH) if name.endswith(".txnindex")][:2]:
@@ -207,7 +207,7 @@ def test_what_was_aborted_is_not_shown_though_its_index_changed_while_the_log_is
     assert log.transactions.aborted(0, end) == aborted
 
 
-def test_leader_epochs_that_changed_on_disk_while_the_log_is_open_are_written_anew_when_it_closes():
+def test_a_leader_epoch_file_that_changed_on_disk_is_written_again_on_close():
     disk, _, end, _ = closed()
     path = f"{PATH}/leader-epoch-checkpoint"
     whole = disk.read(path)

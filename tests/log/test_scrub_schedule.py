@@ -41,7 +41,7 @@ def test_a_pass_reads_every_segment_once():
 
 
 @pytest.mark.parametrize("read", range(len(ALL) + 1))
-def test_a_pass_goes_on_behind_its_cursor_after_a_restart(read):
+def test_a_scrub_pass_continues_after_its_cursor_after_a_restart(read):
     schedule = Schedule(Progress(), 0.0)
     for _ in range(read):
         cursor = next_of(schedule)
@@ -59,7 +59,7 @@ def test_partitions_and_segments_may_come_and_go():
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"passes":1}', b"\xff\xfe", b'{"cursor":[1]}'])
-def test_a_checkpoint_that_cannot_be_read_begins_a_pass_anew(data):
+def test_an_unreadable_scrub_checkpoint_restarts_the_pass(data):
     assert Progress.decode(data) == Progress()
 
 
@@ -92,7 +92,7 @@ def test_time_in_which_nothing_was_read_is_hardly_made_up_for():
     assert schedule.read(100_000, interval_s, 60.0) == pytest.approx(100_000 / rate - 1)
 
 
-def test_what_was_not_counted_keeps_nobody_waiting_for_longer_than_an_interval():
+def test_uncounted_bytes_delay_a_pass_by_at_most_one_interval():
     schedule = Schedule(Progress(), 0.0)
     schedule.counted([])
     assert schedule.read(10_000_000, 100.0, 0.0) <= 100.0
@@ -103,7 +103,7 @@ def test_the_status_is_read_as_it_was_written():
     assert status_of("") == {}
 
 
-def test_what_read_nothing_is_no_pass():
+def test_a_scrub_that_read_nothing_does_not_count_as_a_pass():
     schedule = Schedule(Progress(3, 1234), 0.0)
     assert whole_pass(schedule, {("a", 0): []}) == []
     assert not schedule.has_read

@@ -41,7 +41,7 @@ def test_no_batch_is_torn_when_there_is_less_room_than_it_needs(open_log):
             assert log.read(0, room, limit=3, whole_first_batch=first).load_nowait() == b"".join(sent[:whole])
 
 
-def test_a_cold_slice_keeps_to_the_room_that_is_left_when_it_is_measured(disk, open_log):
+def test_a_cold_slice_respects_the_limit_that_is_left_when_it_is_located(disk, open_log):
     log = open_log(segment_bytes=10_000)
     sent = fill(log, 9)
     log.close()
@@ -92,7 +92,7 @@ def test_a_reader_at_the_tail_is_not_sent_what_is_appended_after_it_asked(open_l
     assert piece.load_nowait() == b"".join(sent)
 
 
-def test_a_reader_who_comes_back_for_more_is_served_without_looking_anything_up(disk, open_log):
+def test_sequential_reads_need_no_index_lookup(disk, open_log):
     log = open_log()
     fill(log, 50)
     log.read(10, 10_000, limit=50).load_nowait()
@@ -106,7 +106,7 @@ def test_a_reader_who_comes_back_for_more_is_served_without_looking_anything_up(
     assert disk.bytes_read != before, "where another offset lies has to be looked up"
 
 
-def test_a_cold_read_is_placed_and_loaded_in_a_thread(disk, open_log):
+def test_a_cold_read_is_located_and_loaded_in_a_thread(disk, open_log):
     log = open_log(segment_bytes=250)
     sent = fill(log, 9)
     log.close()
@@ -140,7 +140,7 @@ def test_a_slice_of_a_log_truncated_meanwhile_is_refused(disk, open_log):
     assert refused(piece.load) == ErrorCode.not_leader_or_follower
 
 
-def test_a_slice_is_refused_though_another_history_stands_where_it_was_placed(open_log):
+def test_a_slice_is_refused_after_other_batches_replaced_its_bytes(open_log):
     log = open_log()
     fill(log, 5)
     piece = log.read(3, 10_000, limit=5)  # and then its reader waits for another partition's, from the device
@@ -257,7 +257,7 @@ def test_a_segment_that_the_device_has_refused_to_give_is_read_before_anything_i
     assert not log.read(0, 10_000, limit=5).may_wait
 
 
-def test_what_a_reader_holds_of_a_deleted_segment_goes_with_the_reader(tmp_path):
+def test_the_files_of_a_deleted_segment_are_closed_with_its_last_reader(tmp_path):
     log = PartitionLog.open(
         RealDisk(), str(tmp_path / "t-0"), LogConfig(segment_bytes=250, retention_bytes=300), now_ms=NOW
     )

@@ -85,7 +85,7 @@ def test_once_it_is_announced_a_crash_finishes_it(disk, log):
     assert leftovers(disk) == []
 
 
-def test_readers_go_on_in_the_old_segment(log):
+def test_readers_of_the_old_segment_continue(log):
     piece = log.read(2, 10_000, limit=8)
     assert piece is not None
     piece.hold()
@@ -103,7 +103,7 @@ def test_readers_go_on_in_the_old_segment(log):
 
 
 @pytest.mark.parametrize("announced", [False, True])
-def test_it_is_off_when_the_log_was_truncated(disk, log, announced):
+def test_a_truncation_cancels_the_swap(disk, log, announced):
     swap = Swap(log, *cleaned(log, last_stable=7))
     if announced:
         assert swap.begin()
@@ -117,7 +117,7 @@ def test_it_is_off_when_the_log_was_truncated(disk, log, announced):
 
 
 @pytest.mark.parametrize("announced", [False, True])
-def test_it_is_off_when_retention_took_a_segment(disk, log, announced):
+def test_retention_of_a_segment_cancels_the_swap(disk, log, announced):
     swap = Swap(log, *cleaned(log))
     if announced:
         assert swap.begin()
@@ -129,7 +129,7 @@ def test_it_is_off_when_retention_took_a_segment(disk, log, announced):
     assert contents(log) == WRITTEN[3:]
 
 
-def test_it_goes_on_while_the_log_grows(log):
+def test_a_swap_succeeds_while_the_log_grows(log):
     swap = Swap(log, *cleaned(log))
     swap.begin()
     put(log, [(b"k0", b"new")])
@@ -139,7 +139,7 @@ def test_it_goes_on_while_the_log_grows(log):
     assert contents(log) == [*COMPACTED, (8, b"k0", b"new"), (9, b"k0", b"newer")]
 
 
-def test_it_can_be_tried_again_when_the_disk_refused(disk, log):
+def test_a_swap_can_be_tried_again_after_a_disk_error(disk, log):
     swap = Swap(log, *cleaned(log))
     swap.begin()
     disk.broken = True
@@ -163,7 +163,7 @@ def aborting(disk) -> PartitionLog:
     return log
 
 
-def test_what_was_aborted_stays_so_while_the_disk_is_full(disk):
+def test_aborted_records_stay_aborted_while_the_disk_is_full(disk):
     log = aborting(disk)
     swap = Swap(log, *cleaned(log))
     swap.begin()
@@ -173,7 +173,7 @@ def test_what_was_aborted_stays_so_while_the_disk_is_full(disk):
     assert log.transactions.aborted(0, 4) == [(7, 1)]
 
 
-def test_what_was_aborted_stays_so_until_the_old_segments_are_replaced(disk):
+def test_aborted_records_stay_aborted_until_the_old_segments_are_replaced(disk):
     log = aborting(disk)
     report, token = cleaned(log)
     swap = Swap(log, report._replace(aborted=[]), token)  # as in the pass after the one that took the record away
@@ -190,7 +190,7 @@ def test_what_was_aborted_stays_so_until_the_old_segments_are_replaced(disk):
     assert log.transactions.aborted(0, 4) == []
 
 
-def test_what_was_aborted_is_forgotten_with_its_marker_though_each_swap_ends_in_a_crash(disk):
+def test_an_aborted_transaction_is_removed_with_its_marker_if_each_swap_ends_in_a_crash(disk):
     """Or all that its producer committed later would pass for part of it."""
     log = aborting(disk)
     horizon_ms = NOW + CONFIG.delete_retention_ms
@@ -209,7 +209,7 @@ def test_what_was_aborted_is_forgotten_with_its_marker_though_each_swap_ends_in_
     assert log.transactions.aborted(0, log.log_end) == []
 
 
-def test_what_was_aborted_stays_so_when_a_crash_comes_while_the_old_segments_go(disk, monkeypatch):
+def test_aborted_records_stay_aborted_after_a_crash_while_old_segments_are_removed(disk, monkeypatch):
     log = PartitionLog.open(disk, PATH, CONFIG, now_ms=NOW)
     put(log, [(b"k", b"1")])
     log.roll(NOW)
@@ -229,7 +229,7 @@ def test_what_was_aborted_stays_so_when_a_crash_comes_while_the_old_segments_go(
     assert log.transactions.aborted(0, log.log_end) == [(7, 2)]
 
 
-def test_it_cannot_be_called_off_when_an_old_segment_has_gone(disk, log):
+def test_a_swap_cannot_be_cancelled_after_an_old_segment_was_renamed(disk, log):
     swap = Swap(log, *cleaned(log))
     swap.begin()
     rename = disk.rename
@@ -249,7 +249,7 @@ def test_it_cannot_be_called_off_when_an_old_segment_has_gone(disk, log):
     assert contents(reopened(log)) == COMPACTED
 
 
-def test_it_is_off_when_nobody_waits_for_it_any_more(disk, log):
+def test_a_swap_is_cancelled_with_its_caller(disk, log):
     swap = Swap(log, *cleaned(log))
     swap.begin()
     swap.abandon()

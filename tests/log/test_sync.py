@@ -56,7 +56,7 @@ def test_a_job_does_not_mind_that_its_segment_was_deleted(open_log):
     assert log.finish_sync(job) == 9
 
 
-def test_a_job_leaves_alone_what_has_taken_the_place_of_its_log(open_log):
+def test_a_sync_job_ignores_a_log_that_replaced_its_own(open_log):
     log = open_log()
     log.assign_epoch(7)
     fill(log, 3)
@@ -80,7 +80,7 @@ def aborting(disk):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_a_job_could_not_sync_is_synced_by_the_next_one(seed):
+def test_a_file_that_one_sync_job_could_not_sync_is_synced_by_the_next(seed):
     disk = SimDisk(Random(seed))
     log = aborting(disk)
     job = log.prepare_sync(closed_only=True)
@@ -97,7 +97,7 @@ def test_what_a_job_could_not_sync_is_synced_by_the_next_one(seed):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_a_job_would_have_synced_that_was_never_run_is_synced_on_closing(seed):
+def test_files_of_a_sync_job_that_never_ran_are_synced_on_close(seed):
     disk = SimDisk(Random(seed))
     log = aborting(disk)
     log.prepare_sync(closed_only=True)
@@ -107,7 +107,7 @@ def test_what_a_job_would_have_synced_that_was_never_run_is_synced_on_closing(se
     assert log.transactions.aborted(0, 3) == [(7, 0)]
 
 
-def test_what_is_written_while_a_job_runs_is_left_for_the_next_one(open_log):
+def test_writes_during_a_sync_job_are_left_for_the_next_one(open_log):
     log = open_log()
     write(log, 7)
     end(log, 7, committed=False)

@@ -52,7 +52,7 @@ def offsets(log) -> list[int]:
     return [header.base_offset for header in headers_of(log)]
 
 
-def test_aborted_records_go_and_do_not_take_the_place_of_committed_ones(log):
+def test_aborted_records_are_removed_and_do_not_hide_committed_ones(log):
     put(log, [(b"a", b"committed")])
     first = within(log, 7, 0, [(b"a", b"aborted")])
     last = end(log, 7, ABORT)
@@ -149,7 +149,7 @@ def test_a_pass_that_ends_inside_a_segment_keeps_what_was_aborted_behind_its_end
     assert (opened + 1, b"b", b"aborted") in contents(log)
 
 
-def test_what_was_aborted_behind_the_end_of_a_pass_is_not_taken_for_committed_by_the_next(log):
+def test_aborts_after_the_end_of_a_pass_are_known_in_the_next_pass(log):
     one_aborted_behind_one_that_is_open(log)
     end(log, 1, COMMIT)
     put(log, [(b"d", b"1")])

@@ -113,7 +113,7 @@ def test_a_whole_log_shows_what_was_committed():
 
 @settings(deadline=None, max_examples=200)
 @given(data=st.data())
-def test_any_one_file_that_is_damaged_shows_nobody_what_was_aborted(data):
+def test_no_single_damaged_file_exposes_aborted_records(data):
     disk, committed, end = closed()
     values = {value: offset for offset, value in read_committed(opened(disk, end, clean=True))[0].items()}
     disk, committed, end = closed()
@@ -198,7 +198,7 @@ def test_behind_a_marker_that_was_given_up_everything_is_stable_after_a_kill():
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_an_index_beside_a_lost_segment_tells_what_was_aborted_in_it(clean):
+def test_the_transaction_index_of_a_lost_segment_is_used(clean):
     disk, committed, end = closed()
     log = opened(disk, end, clean=True)
     aborted = log.transactions.aborted(0, end)
@@ -214,7 +214,7 @@ def test_an_index_beside_a_lost_segment_tells_what_was_aborted_in_it(clean):
 
 
 @pytest.mark.parametrize("accepted", [False, True])
-def test_what_may_have_ended_in_a_lost_range_is_undecided_until_that_is_given_up(accepted):
+def test_transactions_with_a_possible_marker_in_a_lost_range_are_undecided_until_the_loss_is_accepted(accepted):
     disk, committed, end = closed()
     log = opened(disk, end, clean=True)
     victim = next(each.base_offset for each in log.segments[1:] if log.transactions.has_index(each.base_offset))
@@ -235,7 +235,7 @@ def test_what_may_have_ended_in_a_lost_range_is_undecided_until_that_is_given_up
     assert max(read_committed(log)[0]) > victim
 
 
-def test_a_damaged_batch_beside_a_wrong_index_keeps_no_log_from_being_opened():
+def test_a_log_with_a_damaged_batch_and_a_wrong_index_is_opened():
     disk, committed, end = closed()
     log = opened(disk, end, clean=True)
     victim = next(each for each in log.segments[1:] if log.transactions.has_index(each.base_offset))

@@ -36,7 +36,7 @@ def index_files(disk: SimDisk) -> list[str]:
     return sorted(name for name in disk.listdir(PATH) if name.endswith(".txnindex"))
 
 
-def test_a_marker_is_a_record_that_everybody_can_read():
+def test_a_marker_is_a_valid_control_record():
     data, header = markers.build(7, 2, Marker(committed=True, coordinator_epoch=9), NOW)
     assert header.is_control
     assert header.is_transactional
@@ -54,7 +54,7 @@ def test_a_marker_that_compaction_has_noted_a_time_in_says_the_same():
     assert markers.read(keep_header(header)) is None
 
 
-def test_a_log_made_anew_from_a_compacted_one_knows_what_was_aborted(open_log):
+def test_a_log_copied_from_a_compacted_one_has_its_aborted_transactions(open_log):
     """As a follower that was away while its leader compacted: it still has the records, and learns their end now."""
     leader, follower = open_log(), PartitionLog.open(SimDisk(Random(2)), PATH, LogConfig(), now_ms=NOW)
     write(leader, 7)
@@ -125,7 +125,7 @@ def test_the_index_is_kafkas(open_log, disk):
     assert data == bytes.fromhex("0000 0000000000000005 0000000000000000 0000000000000002 0000000000000003")
 
 
-def test_an_abort_that_spans_segments_stands_in_the_last_one(open_log, disk):
+def test_an_abort_that_spans_segments_is_in_the_index_of_the_last_one(open_log, disk):
     log = open_log()
     write(log, 5)
     log.roll(NOW)
@@ -157,7 +157,7 @@ def test_everything_comes_back_after_a_restart(open_log, disk, clean):
     assert producer.coordinator_epoch == 3
 
 
-def test_truncation_opens_what_ended_behind_it(open_log, disk):
+def test_truncation_reopens_transactions_that_ended_after_it(open_log, disk):
     log = open_log()
     write(log, 7)
     append(log)
@@ -217,7 +217,7 @@ def test_a_follower_knows_what_its_leader_knows(open_log, disk):
     assert follower.transactions.first_unstable == 1
 
 
-def test_a_damaged_index_is_made_anew_from_the_log(open_log, disk):
+def test_a_damaged_transaction_index_is_rebuilt_from_the_log(open_log, disk):
     log = open_log()
     write(log, 1)
     log.roll(NOW)
@@ -246,7 +246,7 @@ def test_a_full_disk_delays_the_index_and_loses_nothing(open_log, disk):
     assert not index._torn
 
 
-def test_an_index_that_cannot_be_read_for_the_moment_loses_nothing(open_log, disk, monkeypatch):
+def test_a_temporarily_unreadable_index_loses_no_record(open_log, disk, monkeypatch):
     """The marker stands in the log already: if that failed now, a follower would append it once more."""
     leader = PartitionLog.open(SimDisk(Random(1)), PATH, LogConfig(), now_ms=NOW)
     for producer_id in (1, 2):
@@ -273,7 +273,7 @@ def test_an_index_that_cannot_be_read_for_the_moment_loses_nothing(open_log, dis
 @pytest.mark.parametrize(
     "data", [b"\0", b"\0\1" + bytes(32), encode([Aborted(1, 5, 4, 9)]), encode([Aborted(1, 0, 4, 5)] * 2)]
 )
-def test_what_is_no_index_is_not_taken_for_one(data):
+def test_an_invalid_transaction_index_is_refused(data):
     with pytest.raises(TransactionIndexDamaged):
         decode(data)
 
@@ -310,7 +310,7 @@ def header_of(producer_id: int = 7, epoch: int = 0, **options):
     return make(1, producer_id=producer_id, producer_epoch=epoch, sequence=0, **options)[1]
 
 
-def test_nobody_begins_a_transaction_without_a_guard(open_log):
+def test_a_transaction_cannot_begin_without_verification(open_log):
     log = open_log()
     header = header_of(transactional=True)
     with pytest.raises(Refused) as refused:
@@ -341,7 +341,7 @@ def test_a_marker_between_the_question_and_the_append_voids_the_guard(open_log):
         log.transactions.check_append(header, guard)
 
 
-def test_a_guard_of_an_older_epoch_gives_way(open_log):
+def test_verification_of_a_newer_epoch_replaces_an_older_one(open_log):
     log = open_log()
     old, new = header_of(epoch=1, transactional=True), header_of(epoch=2, transactional=True)
     first = log.transactions.guard(7, 1)
@@ -363,7 +363,7 @@ def test_inside_a_transaction_a_producer_writes_nothing_else(open_log):
     log.transactions.check_append(header_of(8), None)
 
 
-def test_markers_of_the_deposed_are_refused(open_log):
+def test_markers_of_an_old_coordinator_epoch_are_refused(open_log):
     log = open_log()
     assert log.transactions.check_marker(7, 0, 3)  # nobody known: the marker itself fences
     write(log, 7, producer_epoch=4)
@@ -380,7 +380,7 @@ def test_markers_of_the_deposed_are_refused(open_log):
     assert refused.value.code == ErrorCode.transaction_coordinator_fenced
 
 
-def test_a_coordinator_is_fenced_by_its_successor_though_the_marker_stood_already(open_log):
+def test_a_coordinator_is_fenced_by_its_successor_also_if_the_marker_was_written(open_log):
     log = open_log()
     write(log, 7)
     end(log, 7, committed=True, coordinator_epoch=5)
@@ -408,7 +408,7 @@ def test_a_marker_that_raised_the_epoch_does_not_end_the_next_transaction(open_l
     assert log.transactions.check_marker(7, 2, 3, bumped=True)
 
 
-def test_what_is_settled_is_forgotten_though_nobody_reads(open_log):
+def test_completed_transactions_are_forgotten_without_reads(open_log):
     log = open_log()
     for number in range(100):
         write(log, 7, sequence=number)
@@ -418,7 +418,7 @@ def test_what_is_settled_is_forgotten_though_nobody_reads(open_log):
     assert log.transactions.last_stable(log.log_end - 1) == log.log_end - 2
 
 
-def test_a_damaged_index_keeps_no_marker_out_of_the_log_and_is_made_anew_with_it(open_log, disk):
+def test_a_marker_is_appended_despite_a_damaged_transaction_index_and_the_index_is_rebuilt(open_log, disk):
     log = open_log()
     write(log, 1)
     end(log, 1, committed=False)

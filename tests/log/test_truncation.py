@@ -108,7 +108,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
-def test_what_was_refused_can_be_tried_again(lose):
+def test_a_refused_truncation_can_be_tried_again(lose):
     _, expected = filled()
     lose(expected)
     another_history(expected)
@@ -120,7 +120,7 @@ def test_what_was_refused_can_be_tried_again(lose):
 
 
 @pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
-def test_a_log_of_which_not_all_was_cut_goes_on_where_it_ends(lose):
+def test_a_partly_truncated_log_continues_at_its_end(lose):
     _, whole = filled()
     for disk, log in refused_somewhere(lose):
         left = stored(log)
@@ -151,7 +151,7 @@ def test_truncated_batches_are_not_in_the_producer_state(lose):
 
 
 @pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
-def test_it_is_closed_cleanly_only_when_it_is_settled(lose):
+def test_a_log_is_closed_cleanly_only_after_its_truncation_is_complete(lose):
     for disk, log in refused_somewhere(lose):
         disk.broken = True
         with pytest.raises(StorageFault):
@@ -165,7 +165,7 @@ def test_it_is_closed_cleanly_only_when_it_is_settled(lose):
         assert all(last_offset < again.log_end for _, _, last_offset, _ in aborted_on_disk(disk))
 
 
-def test_a_log_that_goes_on_behind_deleted_offsets_that_were_lost_is_read_again_as_it_is():
+def test_a_log_that_continues_after_lost_deleted_offsets_is_recovered_unchanged():
     """A power cut takes the end of a segment that was deleted already (DeleteRecords) and was not synced, and what
     follows: the log is cut there, and goes on at its log start."""
     disk = SimDisk(Random(1))

@@ -380,7 +380,7 @@ def test_the_common_version_is_the_highest_of_both():
     assert agreed.features == {"transaction.version": 2}
 
 
-def test_there_may_be_no_common_version():
+def test_an_api_without_a_common_version_is_refused():
     agreed = versions(produce=(0, 2), fetch=(13, 18))
     assert common(agreed, ProduceRequest) is None
     assert common(agreed, MetadataRequest) is None

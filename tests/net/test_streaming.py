@@ -183,7 +183,7 @@ def large_or_small(connection: Connection, body: memoryview) -> net.Reply:
     return streamed(Bytes()) if bytes(body) == b"fetch it" else frame(bytes(body))
 
 
-def test_without_memory_small_responses_and_brokers_go_on_and_others_wait_for_stalled_clients():
+def test_without_response_memory_small_responses_and_brokers_are_served_and_others_wait_for_stalled_clients():
     def serve(connection: Connection, body: memoryview) -> net.Reply:
         if bytes(body) == b"i am a broker":
             connection.session.broker_id = 2

@@ -68,7 +68,7 @@ def test_all_replicas_are_waited_for_with_a_limit_if_the_log_end_is_not_known():
     assert verdict(doubt, WAIT, alive=no_broker) == (2,)
 
 
-def test_what_a_broker_had_before_it_registered_anew_does_not_count():
+def test_positions_from_before_a_brokers_new_registration_do_not_count():
     doubt = Doubt(Position(4, 10), 5, wait_for_all=False)
     doubt.hear(2, 7, 12, 4, 0)
     doubt.hear(2, 6, 14, 4, 0)
@@ -142,7 +142,7 @@ def test_a_complete_replica_is_proposed_with_the_broker_epoch_of_its_fetch():
     assert partition.doubt is not None
 
 
-def test_it_leads_if_no_other_replica_has_the_missing_records():
+def test_the_last_leader_leads_if_no_other_replica_has_the_missing_records():
     partition = doubtful()
     assert resolve(partition, 0.0, WAIT, every_broker, no_broker) is False
     assert resolve(partition, WAIT, WAIT, every_broker, no_broker)
@@ -152,18 +152,18 @@ def test_it_leads_if_no_other_replica_has_the_missing_records():
 
 
 @pytest.mark.parametrize("state", [{"in_sync": (1, 2)}, {"eligible": (2,)}, {"replicas": (1,)}], ids=str)
-def test_there_is_no_doubt_with_another_in_sync_replica_or_without_other_replicas(state):
+def test_doubt_needs_other_replicas_and_a_last_leader_alone_in_the_isr(state):
     assert doubtful(**state).leads
 
 
-def test_it_ends_with_the_leader_epoch():
+def test_doubt_ends_with_the_leader_epoch():
     partition = doubtful()
     partition.become(State((1, 2, 3), 2, 2, (2,), 2))
     assert partition.doubt is None
     assert not partition.leads
 
 
-def test_where_everything_is_lost_any_replica_with_records_leads():
+def test_if_the_last_leader_lost_everything_any_replica_with_records_leads():
     doubt = Doubt(Position(-1, 0), None, wait_for_all=True)
     doubt.hear(2, 7, 130, 4, 20)
     doubt.hear(3, 7, 120, 4, 20)

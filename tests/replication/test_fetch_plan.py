@@ -188,7 +188,7 @@ def test_a_second_request_is_sent_only_once_the_session_has_an_id(plan):
     assert plan.has_news
 
 
-def test_a_refused_partition_backs_off_exponentially_and_the_others_go_on(plan):
+def test_a_refused_partition_backs_off_exponentially_without_delaying_the_others(plan):
     first, second = replica(0), replica(1)
     plan.add(first)
     plan.add(second)

@@ -216,7 +216,7 @@ def test_a_follower_whose_log_start_is_a_guess_learns_from_its_leader_that_it_lo
     assert readable(first) == set(range(13))
 
 
-def test_what_is_given_up_at_the_leader_is_no_damage_any_more_elsewhere(cluster):
+def test_a_loss_accepted_at_the_leader_is_no_damage_on_followers(cluster):
     first, second, third = cluster
     write(third, 1)
     follow(first, third)
@@ -232,7 +232,7 @@ def test_what_is_given_up_at_the_leader_is_no_damage_any_more_elsewhere(cluster)
 
 
 @pytest.mark.parametrize("point", [0, 10, 15])
-def test_what_follows_a_gap_survives_a_kill(cluster, point):
+def test_records_after_a_gap_survive_a_kill(cluster, point):
     """Wherever the recovery point is: what is behind a named gap is part of the log."""
     first, _, third = cluster
     write(third, 3)

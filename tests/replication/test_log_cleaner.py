@@ -101,7 +101,7 @@ def test_compaction_can_be_switched_on_for_a_topic(start_broker):
     assert len(read_all(broker, topic)) < 200
 
 
-def test_what_was_compacted_is_known_after_a_restart(start_broker):
+def test_the_cleaner_checkpoint_is_known_after_a_restart(start_broker):
     broker = start_broker(*EAGER)
     topic = compacted_topic(broker)
     expected = write(broker, topic, iterations=5)
@@ -198,7 +198,7 @@ def test_records_can_be_deleted_while_a_log_is_compacted(start_broker):
 
 
 @pytest.mark.broker_may_log("damaged-0 cannot be compacted: corrupt_message")
-def test_a_damaged_log_is_left_alone_and_others_go_on(start_broker):
+def test_a_damaged_log_is_not_compacted_and_the_others_are(start_broker):
     broker = start_broker(*EAGER, "--set", "log.cleaner.enable=false")
     damaged, sound = compacted_topic(broker, "damaged"), compacted_topic(broker, "sound")
     write(broker, damaged, iterations=5)

@@ -183,7 +183,7 @@ def test_a_batch_that_arrives_before_a_new_producers_first_one_is_held_back(part
     assert sent_by(p, 0, 1, 2, 3) == [0, 1, 2, 3]
 
 
-def test_an_expired_producer_goes_on_with_its_next_sequence(partition):
+def test_an_expired_producer_continues_with_its_next_sequence(partition):
     p = partition(leading(in_sync=(1, 2)))
     away = ErrorCode.not_leader_or_follower
     assert sent_by(p, 40, 41, 42, 43, 44) == [away] * 5  # as many as a client may have under way
@@ -305,7 +305,7 @@ def test_a_batch_of_very_many_records_is_not_validated_record_by_record(partitio
     assert refusal(p.append, view, 1, NOW_MS) == ErrorCode.message_too_large
 
 
-def test_what_a_follower_had_before_it_registered_anew_does_not_count(partition):
+def test_fetch_offsets_from_before_a_followers_new_registration_do_not_count(partition):
     p = partition(leading(in_sync=(1, 2)))
     p.append(batch(b"a"), 1, NOW_MS)
     p.append(batch(b"b"), 1, NOW_MS)

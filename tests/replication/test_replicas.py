@@ -98,7 +98,7 @@ def test_a_topic_is_deleted_although_the_disk_is_full(replicas, disk):
     assert disk.used() == 0
 
 
-def test_a_broken_disk_keeps_no_partition_from_being_forgotten(replicas, disk):
+def test_a_partition_on_a_broken_disk_can_be_removed(replicas, disk):
     replicas.host(topic())
     replicas.get("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
     disk.broken = True
@@ -155,7 +155,7 @@ def test_a_topic_that_takes_the_name_of_a_deleted_one_keeps_its_records_when_the
     assert (log.log_start, log.log_end) == (0, 3)
 
 
-def test_a_checkpoint_that_was_under_way_when_a_topic_was_deleted_says_nothing_of_the_recreated_topic(replicas, disk):
+def test_a_checkpoint_written_during_the_deletion_of_a_topic_has_no_entry_for_the_recreated_topic(replicas, disk):
     replicas.host(topic())
     replicas.get("orders", 0).append(batch(b"old"), ACKS_ALL, NOW_MS)
     late = replicas.checkpoint(HIGH_WATERMARKS)
@@ -193,7 +193,7 @@ def test_a_topic_that_takes_the_name_of_one_deleted_while_the_broker_was_away_be
     assert (log.log_start, log.log_end) == (0, 1)
 
 
-def test_checkpoints_written_before_all_logs_are_open_keep_what_they_tell_of_the_others(replicas, disk):
+def test_checkpoints_written_before_all_logs_are_open_keep_the_entries_of_the_others(replicas, disk):
     gone, stays = topic("gone"), topic()
     replicas.host(gone)
     replicas.get("gone", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
@@ -244,7 +244,7 @@ class Counting(RealDisk):
         self.most = max(self.most, len(self._open))
 
 
-def test_what_a_killed_writer_left_of_a_checkpoint_is_removed_at_the_next_start(replicas, disk):
+def test_temporary_checkpoint_files_of_a_killed_broker_are_removed_at_the_next_start(replicas, disk):
     replicas.host(topic())
     write_and_delete_ten(replicas)
     left = [f"{DATA}/{HIGH_WATERMARKS}.7.tmp", f"{DATA}/meta.properties.tmp"]
@@ -279,7 +279,7 @@ def test_partitions_of_a_topic_with_a_long_name_are_all_renamed(tmp_path):
     assert len([path for path in tmp_path.iterdir() if path.name.endswith("-stray")]) == 2
 
 
-def test_a_partition_that_moves_away_again_while_its_old_files_are_removed_leaves_its_place(replicas, disk):
+def test_a_partition_can_move_away_again_while_its_old_files_are_removed(replicas, disk):
     for times in (1, 2):
         replicas.host(topic(partitions=1))
         replicas.get("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
@@ -356,7 +356,7 @@ def lose(replicas: Replicas, disk: SimDisk) -> tuple[ClosedLog, ...]:
 
 
 @pytest.mark.parametrize("beside", [None, "orders-0.older-stray", "orders-0"])
-def test_a_partition_that_is_lost_with_all_checkpoints_is_damaged_and_goes_on_where_it_ended(replicas, disk, beside):
+def test_a_partition_lost_with_all_checkpoints_is_damaged_and_continues_at_its_old_end(replicas, disk, beside):
     ends = lose(replicas, disk)
     if beside is not None:
         disk.mkdir(f"{DATA}/{beside}")
@@ -368,7 +368,7 @@ def test_a_partition_that_is_lost_with_all_checkpoints_is_damaged_and_goes_on_wh
     assert start(disk, topic(), clean=True, logs=again.logs()).damaged() != ()
 
 
-def test_a_file_in_the_place_of_a_partition_is_quarantined_without_evidence_of_its_log(replicas, disk):
+def test_a_file_with_the_name_of_a_partition_is_quarantined_without_evidence_of_its_log(replicas, disk):
     lose(replicas, disk)
     disk.write_atomic(f"{DATA}/orders-0", b"no directory")
     again = start(disk, topic())
@@ -417,7 +417,7 @@ def test_a_follower_that_is_cut_below_the_high_watermark_and_killed_is_not_damag
     assert again.get("orders", 0).log.log_end == 2
 
 
-def test_what_a_follower_copied_after_it_was_cut_is_missed_when_it_is_lost(replicas, disk):
+def test_lost_records_copied_after_a_truncation_are_detected(replicas, disk):
     partition = written(replicas, 5)
     replicas.write_checkpoints()
     partition.follower.truncate(0, 2, NOW_MS)
@@ -443,7 +443,7 @@ def test_a_killed_broker_that_lost_what_was_committed_names_it(replicas, disk, l
     assert (log.log_end, log.damage.missing) == (3, ((0, 3),))
 
 
-def test_an_older_copy_of_a_partition_is_not_believed_after_a_clean_stop(replicas, disk):
+def test_an_older_copy_of_a_partition_is_detected_after_a_clean_shutdown(replicas, disk):
     partition = written(replicas, 3)
     assert replicas.close()
     older = {name: disk.read(f"{partition.log.path}/{name}") for name in disk.listdir(partition.log.path)}

@@ -21,7 +21,7 @@ def test_a_debt_is_paid_at_the_rate_that_was_set():
     assert throttle.ready(now=16.0)
 
 
-def test_what_was_not_spent_is_not_saved():
+def test_unused_quota_is_not_saved():
     throttle = Throttle(1000)
     throttle.spend(1000, now=100.0)
     assert not throttle.ready(now=100.9)
@@ -36,7 +36,7 @@ def test_the_rest_of_a_debt_is_paid_at_the_new_rate(rate, free_at):
     assert throttle.free_at == pytest.approx(free_at)
 
 
-def test_what_was_paid_before_the_rate_fell_is_not_owed_again():
+def test_debt_paid_before_the_rate_fell_is_not_owed_again():
     throttle = Throttle()
     throttle.spend(10_485_760, now=0.0)
     throttle.limit(1, now=1.0)
@@ -45,7 +45,7 @@ def test_what_was_paid_before_the_rate_fell_is_not_owed_again():
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
 @pytest.mark.parametrize("lifted", ["rate", "replicas"])
-def test_catching_up_goes_on_when_a_throttle_that_was_set_too_low_is_lifted(tmp_path, side, lifted):
+def test_catching_up_continues_when_a_low_throttle_is_removed(tmp_path, side, lifted):
     async def test():
         async with brokers(tmp_path, 2) as (leader, follower):
             behind = await throttled_copy(leader, follower, side)

@@ -38,7 +38,7 @@ def test_a_marked_operation_is_answered_after_the_read_and_not_where_it_is_marke
     assert happened == ["produce answered"]
 
 
-def test_where_no_request_is_the_cause_the_next_iteration_of_the_loop_answers():
+def test_operations_due_without_a_request_are_answered_in_the_next_loop_iteration():
     clock, delayed, happened = made()
     delayed.mark(Operation(delayed, happened, "produce"))
     clock.iterate()

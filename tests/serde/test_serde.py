@@ -213,7 +213,7 @@ def test_the_serializers_of_confluent_plug_in_unchanged(ottla_topic):
     assert (record.key, record.value) == (b"alice", 42)
 
 
-def test_those_that_need_a_registry_do_too(ottla_topic, registry):
+def test_confluent_serializers_with_a_registry_plug_in_unchanged(ottla_topic, registry):
     from confluent_kafka import serialization
 
     with warnings.catch_warnings(record=True):  # what they import complains of what it imports, whatever filters say

@@ -27,7 +27,7 @@ def outcomes(prepare, path="d/f"):
     return found
 
 
-def test_what_was_synced_survives():
+def test_synced_bytes_survive_a_crash():
     def prepare(disk):
         file = disk.open("d/f", create=True)
         file.append(b"abc")

@@ -60,7 +60,7 @@ def test_a_paused_process_runs_nothing_and_its_timers_fire_late(world):
     assert seen == [10]
 
 
-def test_a_dead_process_never_runs_again_and_what_it_did_on_the_way_out_reaches_no_disk(world):
+def test_a_dead_process_never_runs_again_and_its_last_writes_reach_no_disk(world):
     process = world.process("p")
     process.disk.mkdir("d")
     seen = []

@@ -122,7 +122,7 @@ def test_the_peer_of_a_machine_without_power_learns_of_it_when_the_machine_is_ba
     assert world.run(lambda: isinstance(caller.ended, ConnectionResetError), 2)
 
 
-def test_a_paused_server_takes_connections_and_answers_when_it_goes_on(world):
+def test_a_paused_server_accepts_connections_and_answers_after_it_resumes(world):
     server = serving(world)
     server.loop.pause()
     caller = connected(world)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).resolve().parents[2]
 IN_MAKE_TEST = {
     "test_a_batch_has_the_columns_of_the_connector",
-    "test_a_stream_takes_what_is_available_in_portions_and_goes_on_where_it_was",
+    "test_an_available_now_stream_reads_in_portions_and_continues_at_its_checkpoint",
     "test_a_write_with_an_identity_is_done_once",
     "test_missing_markers_stop_the_stream_unless_txn_missing_marker_is_write",
     "test_two_topics_in_one_batch_need_names_of_their_own",
@@ -28,7 +28,7 @@ IN_MAKE_TEST = {
     "test_counts_in_update_mode_are_written_once_each",
     "test_mistakes_in_the_sql_are_found_in_their_lines_by_spark",
     "test_epochs_are_whole_and_a_batch_that_comes_again_replaces_its_own",
-    "test_a_driver_that_is_killed_goes_on_where_it_was",
+    "test_a_killed_driver_continues_at_its_checkpoint",
     "test_workers_that_are_killed_are_replaced",
     "test_a_broker_that_is_killed_and_comes_back_loses_nothing",
     "test_a_pipeline_on_a_cluster_whose_executor_is_killed_copies_every_record_once",

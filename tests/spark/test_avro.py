@@ -101,7 +101,7 @@ def test_times_and_local_timestamps_are_read_and_written_as_spark_itself_would(s
     assert again.selectExpr("cast(local_millis as string)").first()[0] == "2026-03-29 02:30:00.005"
 
 
-def test_what_spark_has_no_type_for_is_refused():
+def test_values_without_a_spark_type_are_refused():
     with pytest.raises(BadOption, match="a union of"):
         spark_type(["int", "string"])
     with pytest.raises(BadOption, match="'Other'"):

@@ -148,7 +148,7 @@ TABLE = {"url": "postgresql://localhost/none", "table": "t"}
         ("ottla-postgres", {"table": "t"}, "the option url is missing"),
     ],
 )
-def test_what_a_batch_sink_does_not_have_is_refused_by_name_when_it_is_made(form, options, said):
+def test_unknown_options_of_a_batch_sink_are_refused_by_name(form, options, said):
     with pytest.raises(BadOption, match=said):
         BatchSink(form, options)
 

@@ -94,7 +94,7 @@ def test_a_writer_that_is_sent_to_its_tasks_fences_what_an_earlier_run_left(brok
     pickle.dumps(OttlaStreamWriter(plan_of(broker, topic, promise="at_least_once", checkpoint=tmp_path.as_uri())))
 
 
-def test_batches_without_trouble_are_not_looked_at_again(broker, create: Create, tmp_path, monkeypatch):
+def test_batches_without_an_error_are_not_checked_again(broker, create: Create, tmp_path, monkeypatch):
     looked: list[str] = []
     monkeypatch.setattr(fencing, "fence_left_over", lambda _, app_id: looked.append(app_id))
     topic = create(1)
@@ -103,7 +103,7 @@ def test_batches_without_trouble_are_not_looked_at_again(broker, create: Create,
     assert len(looked) == 2
 
 
-def test_where_the_checkpoint_cannot_be_read_the_commit_fences_what_the_run_did_not_use(broker, create: Create):
+def test_without_a_readable_checkpoint_the_commit_aborts_transactions_that_the_run_did_not_use(broker, create: Create):
     topic = create(1)
     plan = plan_of(broker, topic, checkpoint="hdfs://nowhere/checkpoint")
     break_off(plan, topic, 4)

@@ -46,7 +46,7 @@ def test_the_zip_of_another_spark_is_what_its_workers_use(tmp_path):
     assert where_from(tmp_path, other) == other / "pyspark" / "__init__.py"
 
 
-def test_nothing_else_of_a_path_is_touched(tmp_path):
+def test_other_entries_of_a_path_are_not_changed(tmp_path):
     path = ["", str(ZIP), "/elsewhere/pyspark/python/lib/pyspark.zip", str(INSTALLED.parent), str(tmp_path)]
     prefer(path)
     assert path == ["", "/elsewhere/pyspark/python/lib/pyspark.zip", str(INSTALLED.parent), str(tmp_path)]

@@ -93,7 +93,7 @@ def copy(start_broker: Callable[..., WatchedBroker], tmp_path: Path):
             each.kill()
 
 
-def test_a_driver_that_is_killed_goes_on_where_it_was(copy):
+def test_a_killed_driver_continues_at_its_checkpoint(copy):
     running = copy().start()
     running.wait_for_batches(2)
     running.kill()

@@ -95,7 +95,7 @@ def test_offsets_and_times_are_read_from_json():
         ),
     ],
 )
-def test_what_is_unknown_or_contradictory_is_refused_by_name(given, streaming, said):
+def test_unknown_and_contradictory_options_are_refused_by_name(given, streaming, said):
     with pytest.raises(BadOption) as refused:
         read_options(given, streaming=streaming)
     assert said in str(refused.value)
@@ -199,7 +199,7 @@ def test_offsets_are_stored_as_the_connector_stores_them():
         ({"group.id": "g"}, "settings of the client begin with kafka., as kafka.group.id"),
     ],
 )
-def test_what_the_connector_takes_is_taken_with_a_note_where_it_does_nothing(given, noted):
+def test_options_of_the_kafka_connector_are_accepted_with_a_note_if_they_have_no_effect(given, noted):
     options = write_options(AT | {"topic": "t"} | given)
     assert (noted is None) == (options.notes == ())
     assert noted is None or noted in options.notes[0]
@@ -223,7 +223,7 @@ def test_settings_of_producers_may_stand_where_topics_are_read():
         ({"Topc": "t"}, "there is no option 'Topc'; did you mean topic?"),
     ],
 )
-def test_what_would_mean_something_else_is_refused_as_it_was_written(given, said):
+def test_options_with_another_meaning_are_refused_as_written(given, said):
     with pytest.raises(BadOption) as refused:
         write_options(AT | given)
     assert said in str(refused.value)

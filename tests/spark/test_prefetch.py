@@ -91,7 +91,7 @@ def test_rows_of_too_many_bytes_are_left_to_the_one_task(broker, topic, monkeypa
     assert numbers(reader.read(part)) == list(range(100))
 
 
-def test_what_does_not_come_is_left_to_the_task_and_what_is_lost_ends_the_query(broker, topic, monkeypatch):
+def test_rows_not_prefetched_in_time_are_read_by_the_task_and_lost_records_end_the_query(broker, topic, monkeypatch):
     reader = reader_of(broker, topic)
     start, end = at(topic, 0, 0, 0, 0), at(topic, 25, 25, 25, 25)
 

@@ -149,7 +149,7 @@ def test_the_number_of_cached_producers_is_limited(broker, create: Create):
     assert sum(numbers(broker.bootstrap, topic).values()) == 2 * len(tasks)
 
 
-def test_what_a_worker_has_imported_is_not_looked_through_after_each_use(monkeypatch):
+def test_a_worker_does_not_scan_its_imported_modules_after_each_use(monkeypatch):
     frozen: list[None] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(None))
     options = WriteOptions(kafka={"bootstrap.servers": "127.0.0.1:1"}, topic="t", promise="at_least_once")

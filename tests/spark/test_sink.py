@@ -183,7 +183,7 @@ def test_a_query_that_is_called_like_a_task_of_another_one_does_not_get_in_its_w
     assert numbers(broker.bootstrap, topic) == once(300) + once(300) + once(300) + once(300)
 
 
-def test_what_an_earlier_version_decided_on_still_counts(broker, create: Create, monkeypatch):
+def test_commit_decisions_of_an_earlier_version_count(broker, create: Create, monkeypatch):
     topic = create(2)
     plan = WritePlan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
     query = WriteIdentity(f"{topic}-1", 0)
@@ -200,7 +200,7 @@ def test_what_an_earlier_version_decided_on_still_counts(broker, create: Create,
     assert numbers(broker.bootstrap, topic) == once(300) + once(300)
 
 
-def test_a_query_of_an_earlier_version_goes_on_with_its_next_batch(broker, create: Create, monkeypatch):
+def test_a_query_of_an_earlier_version_continues_with_its_next_batch(broker, create: Create, monkeypatch):
     topic = create(2)
     plan = WritePlan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
     with monkeypatch.context() as earlier:

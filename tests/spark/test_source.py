@@ -109,7 +109,7 @@ def test_headers_are_read_when_asked_for(source, broker, create: Create):
     assert reported == [[("a", bytearray(b"1")), ("a", None)], None]
 
 
-def test_what_was_not_committed_is_not_read(source, broker, create: Create):
+def test_uncommitted_records_are_not_read(source, broker, create: Create):
     topic = create(1)
     with blocking.Producer(broker.bootstrap, transactional_id=topic) as producer:
         with producer.transaction():
@@ -123,7 +123,7 @@ def test_what_was_not_committed_is_not_read(source, broker, create: Create):
     assert values(source(subscribe=topic)) == [1, 2, 3]
 
 
-def test_a_stream_takes_what_is_available_in_portions_and_goes_on_where_it_was(
+def test_an_available_now_stream_reads_in_portions_and_continues_at_its_checkpoint(
     source, fill, broker, create: Create, tmp_path
 ):
     topic = create(2)
@@ -214,7 +214,7 @@ def test_a_stream_waits_for_enough_but_not_for_ever(source, fill, create: Create
     assert sum(map(len, seen_now.values())) == 10
 
 
-def test_lost_records_fail_the_query_unless_it_may_go_on(source, fill, broker, create: Create, tmp_path):
+def test_lost_records_fail_the_query_unless_fail_on_data_loss_is_off(source, fill, broker, create: Create, tmp_path):
     topic = create(1)
     fill(topic, range(10), partitions=1)
     frame = source(True, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=5)
@@ -287,7 +287,7 @@ def test_a_first_batch_reads_partitions_whose_beginning_is_known_at_once(fill, b
     assert reader.latestOffset(start, reader.getDefaultReadLimit()) == {topic: {"0": 10, "1": 5}}
 
 
-def test_what_is_available_now_never_ends_before_a_stream_that_begins_at_the_end(fill, broker, create: Create):
+def test_available_now_never_ends_before_the_offset_of_a_stream_that_starts_at_latest(fill, broker, create: Create):
     topic = create(2)
     fill(topic, range(10))
     reader = reader_at_the_end(broker, topic)

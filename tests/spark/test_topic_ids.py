@@ -127,7 +127,7 @@ def test_while_a_query_runs(broker, topic, length):
 
 
 @pytest.mark.parametrize("named", ["subscribe", "assign"])
-def test_a_topic_that_is_deleted_under_a_query_is_gone_on_without_and_read_when_it_is_made_anew(broker, topic, named):
+def test_a_query_continues_without_a_deleted_topic_and_reads_it_when_it_is_recreated(broker, topic, named):
     how = {"assign": json.dumps({topic: [0, 1]})} if named == "assign" else {}
     careful, tolerant = Query(broker, topic, **how), Query(broker, topic, failOnDataLoss="false", **how)
     careful.run()
@@ -161,7 +161,7 @@ def test_a_topic_that_comes_back_later_is_read_once(broker, topic, kept, tmp_pat
     assert "but the log has" not in caplog.text
 
 
-def test_a_topic_that_is_made_anew_while_its_end_is_asked_for_is_read_once(broker, topic, monkeypatch):
+def test_a_topic_recreated_during_the_offset_lookup_is_read_once(broker, topic, monkeypatch):
     careful, tolerant = Query(broker, topic), Query(broker, topic, failOnDataLoss="false")
     careful.run()
     tolerant.run()
@@ -313,7 +313,7 @@ def test_a_batch_that_is_run_again_reads_the_new_topic_from_its_beginning_again(
     assert sorted(query.seen) == [*range(20), *range(100, 150)]
 
 
-def test_a_batch_that_was_broken_off_notices_a_topic_made_anew_meanwhile(broker, topic, tmp_path):
+def test_an_interrupted_batch_detects_a_topic_recreated_meanwhile(broker, topic, tmp_path):
     query = Query(broker, topic, checkpointLocation=tmp_path)
     query.run()
     write(broker, topic, range(20, 40))
@@ -327,7 +327,7 @@ def test_a_batch_that_was_broken_off_notices_a_topic_made_anew_meanwhile(broker,
 @pytest.mark.parametrize("before", [0, 15, 40, 60], ids=["empty", "shorter than read", "than planned", "longer"])
 @pytest.mark.parametrize("first", [False, True], ids=["a later batch", "the first batch"])
 @pytest.mark.parametrize("same_process", [False, True], ids=["anew", "in the same session"])
-def test_a_planned_batch_has_lost_its_topic_and_the_next_one_begins_anew(
+def test_a_planned_batch_of_a_recreated_topic_is_lost_and_the_next_one_starts_at_the_new_topic(
     broker, topic, tmp_path, caplog, before, first, same_process
 ):
     options = {"checkpointLocation": tmp_path, "startingOffsets": "earliest", "kafkaConsumer.pollTimeoutMs": 5000}
@@ -386,7 +386,7 @@ def test_a_task_never_takes_the_records_of_a_new_topic_for_planned_ones(broker, 
     assert sorted(each for each in query.seen if each >= 100) == [*range(100, 120 + length)]
 
 
-def test_what_is_available_now_is_of_the_topic_that_is_there_when_it_is_planned(broker, topic, tmp_path):
+def test_available_now_reads_the_topic_that_exists_at_planning(broker, topic, tmp_path):
     query = Query(broker, topic, failOnDataLoss="false", checkpointLocation=tmp_path)
     query.run()
     write(broker, topic, range(20, 50))
@@ -396,7 +396,7 @@ def test_what_is_available_now_is_of_the_topic_that_is_there_when_it_is_planned(
     assert sorted(query.seen) == [*range(20), *range(100, 106)]
 
 
-def test_a_batch_is_not_read_from_a_topic_that_is_made_anew_meanwhile(broker, topic):
+def test_a_batch_is_not_read_from_a_topic_recreated_meanwhile(broker, topic):
     given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
     reader = OttlaReader(read_options(given, streaming=False))
     parts = reader.partitions()

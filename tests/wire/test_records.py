@@ -32,13 +32,9 @@ def plain(records):
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize(
-    "client", [kp.DefaultRecordBatch, aio.DefaultRecordBatch], ids=["kafka-python", "aiokafka"]
-)
+@pytest.mark.parametrize("client", [kp.DefaultRecordBatch, aio.DefaultRecordBatch], ids=["kafka-python", "aiokafka"])
 def test_other_clients_read_what_we_build(client, codec):
-    batch = build_batch(
-        RECORDS, codec=codec, producer_id=9, producer_epoch=2, base_sequence=7, transactional=True
-    )
+    batch = build_batch(RECORDS, codec=codec, producer_id=9, producer_epoch=2, base_sequence=7, transactional=True)
     theirs = client(batch)
     assert theirs.validate_crc()
     assert (theirs.producer_id, theirs.producer_epoch, theirs.base_sequence) == (9, 2, 7)
@@ -78,15 +74,11 @@ def test_we_read_what_other_clients_build(build, codec):
 @pytest.mark.parametrize("target", CODECS)
 def test_recompressed_batches_hold_the_same_records(source, target):
     records = [Record(100 + n, n, str(n).encode(), b"some text " * 50) for n in range(500)]
-    batch = build_batch(
-        records, codec=source, leader_epoch=3, producer_id=4, producer_epoch=5, base_sequence=6
-    )
+    batch = build_batch(records, codec=source, leader_epoch=3, producer_id=4, producer_epoch=5, base_sequence=6)
     other = recompress(batch, target, bytes_max=MEBIBYTE)
     changed = {"length", "crc", "attributes"}
     before, after = read_header(batch)._asdict(), check(other)._asdict()
-    assert {k: v for k, v in before.items() if k not in changed} == {
-        k: v for k, v in after.items() if k not in changed
-    }
+    assert {k: v for k, v in before.items() if k not in changed} == {k: v for k, v in after.items() if k not in changed}
     assert list(iterate(other, bytes_max=MEBIBYTE)) == records
     assert target == "none" or len(other) < len(build_batch(records)) / 4
 
@@ -262,7 +254,7 @@ def test_time_of_append_stands_for_every_records_own_time():
     assert read_header(batch).max_timestamp == 42
 
 
-def test_a_batch_without_records_keeps_its_place():
+def test_a_batch_without_records_keeps_its_offset():
     batch = build_batch(
         [], codec="zstd", base_offset=10, last_offset=14, producer_id=1, producer_epoch=0, base_sequence=0
     )

@@ -22,7 +22,7 @@ async def listed(admin: Admin, *topics: str, there: bool) -> bool:
     return names >= set(topics) if there else not names & set(topics)
 
 
-def test_what_partly_failed_is_one_error_that_says_what(broker: Served, fresh_name):
+def test_a_partial_failure_raises_one_error_that_names_the_failed_items(broker: Served, fresh_name):
     async def scenario() -> None:
         old, new, bad = fresh_name(), fresh_name(), "no/name"
         async with Admin(broker.bootstrap) as admin:

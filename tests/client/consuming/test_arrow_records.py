@@ -55,7 +55,7 @@ async def read_all(consumer: Consumer, topic: str, count: int, **how) -> list[di
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_is_sent_as_columns_is_read_as_columns_and_as_records(broker, topic, codec):
+def test_records_sent_as_columns_are_read_as_columns_and_as_records(broker, topic, codec):
     count = 5000
 
     async def round_trip() -> None:

@@ -185,7 +185,7 @@ def test_a_value_that_cannot_be_read_stops_there_and_can_be_skipped(broker: Serv
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_group_goes_on_where_it_stopped(broker: Served, fresh_name, protocol):
+def test_a_group_continues_at_its_committed_offset(broker: Served, fresh_name, protocol):
     async def scenario() -> None:
         topic = fresh_name()
         partition = await filled(broker, topic)
@@ -203,7 +203,7 @@ def test_a_group_goes_on_where_it_stopped(broker: Served, fresh_name, protocol):
     run(scenario())
 
 
-def test_what_the_user_failed_at_is_read_again(broker: Served, fresh_name):
+def test_records_that_the_user_failed_to_process_are_read_again(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
         await filled(broker, topic)
@@ -251,7 +251,7 @@ def test_without_automatic_commits_only_what_is_committed_counts(broker: Served,
     run(scenario())
 
 
-def test_an_interval_commits_while_reading_goes_on(broker: Served, fresh_name):
+def test_the_auto_commit_interval_commits_while_the_consumer_reads(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
         partition = await filled(broker, topic, 10)
@@ -450,7 +450,7 @@ def test_an_error_in_a_callback_comes_with_the_next_call(broker: Served, fresh_n
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_reading_goes_on_when_the_broker_comes_back(start_broker: StartBroker, fresh_name, protocol):
+def test_the_consumer_continues_when_the_broker_is_back(start_broker: StartBroker, fresh_name, protocol):
     process = start_broker("--set", "group.initial.rebalance.delay.ms=0")
 
     async def scenario() -> None:

@@ -232,7 +232,7 @@ def test_a_commit_that_is_tried_again_does_not_undo_a_later_one():
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("refused", [refused_automatically, refused_by_hand], ids=["automatic", "by hand"])
-def test_a_commit_that_is_tried_again_does_not_undo_one_of_who_reads_the_partition_now(protocol, refused):
+def test_a_retried_commit_does_not_overwrite_a_commit_of_the_new_owner(protocol, refused):
     async def scenario(broker: Broker) -> None:
         settings = {
             "bootstrap_servers": broker.bootstrap_servers,

@@ -303,7 +303,7 @@ class Run:
 
 @settings(max_examples=50, deadline=None)
 @given(seed=SEEDS, sessions=st.booleans(), bytes_max=st.sampled_from([1, 200, 1 << 20]))
-def test_whatever_happens_every_record_is_read_once_and_in_order(seed, sessions, bytes_max):
+def test_every_record_is_read_once_and_in_order_under_any_faults(seed, sessions, bytes_max):
     consumer = ConsumerSettings(
         auto_offset_reset=EARLIEST, fetch_sessions=sessions, max_partition_fetch_bytes=bytes_max
     )
@@ -425,7 +425,7 @@ def test_damaged_records_are_not_shown_and_those_before_them_are():
     assert (caught.value.partition, caught.value.offset) == (partition, 1)
 
 
-def test_damage_on_the_way_heals_by_fetching_again_and_damage_in_the_log_can_be_skipped():
+def test_a_batch_damaged_on_the_network_is_fetched_again_and_one_damaged_in_the_log_can_be_skipped():
     run, partition = damaged_run()
     run.client.run_for(1)
     run.machine.take(10)
@@ -466,7 +466,7 @@ def test_settings_that_mean_nothing_are_refused(wrong):
         ConsumerSettings(**wrong)
 
 
-def test_what_is_not_assigned_has_no_position():
+def test_a_partition_that_is_not_assigned_has_no_position():
     machine = Fetcher(Metadata([("a", 1)]))
     with pytest.raises(ClientError, match="t-0 is not assigned"):
         machine.position(TopicPartition("t", 0))

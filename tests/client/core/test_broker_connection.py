@@ -240,7 +240,7 @@ def test_bootstrap_servers_are_addresses(text, addresses):
 
 
 @pytest.mark.parametrize("text", ["", ",", "host:port", "host:0", "host:65536", ":9092", "host:" + "9" * 5000])
-def test_what_is_no_address_is_refused(text):
+def test_an_invalid_address_is_refused(text):
     with pytest.raises(ValueError):
         parse_bootstrap(text)
 

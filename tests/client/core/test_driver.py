@@ -46,7 +46,7 @@ def test_clients_that_start_before_their_broker_wait_for_it(start_broker: StartB
     run(scenario())
 
 
-def test_what_could_not_start_in_its_time_says_why_and_can_be_started_again(start_broker: StartBroker):
+def test_a_start_timeout_names_the_reason_and_the_client_can_be_started_again(start_broker: StartBroker):
     port = free_ports(1)[0]
 
     async def scenario() -> None:

@@ -46,7 +46,7 @@ def test_names_of_librdkafka_are_understood():
     ("word", "meaning"),
     [("earliest", EARLIEST), ("latest", LATEST), ("none", None), ("smallest", EARLIEST), (123, 123)],
 )
-def test_where_to_begin_is_a_word_or_a_time(word, meaning):
+def test_auto_offset_reset_is_a_word_or_a_duration(word, meaning):
     settings = Settings(None, {"auto.offset.reset": word}, {}, consumer.PARTS)
     assert settings.part(ConsumerSettings).auto_offset_reset == meaning
 
@@ -80,7 +80,7 @@ def test_isolation_and_strategy_have_kafkas_words():
         (lambda: Consumer("t").assign([]), "either subscribes or assigns"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(make, complaint):
+def test_contradictory_settings_are_refused(make, complaint):
     with pytest.raises(BadSetting, match=complaint):
         make()
 

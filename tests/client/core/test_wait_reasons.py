@@ -175,7 +175,7 @@ def test_a_transaction_without_enough_brokers_for_its_state_names_the_setting(tm
     run(test)
 
 
-def test_a_coordinator_with_too_few_replicas_in_sync_names_the_setting_and_whom_to_start(tmp_path, warnings):
+def test_a_coordinator_with_too_few_in_sync_replicas_names_the_setting_and_the_brokers_to_start(tmp_path, warnings):
     settings = {"transaction_state_log_replication_factor": "2", "transaction_state_log_num_partitions": "1"}
     settings["offsets_commit_timeout_ms"] = "300"
     mends = "start broker 2, or `ottla configs set topic __transaction_state min.insync.replicas=1`"
@@ -229,7 +229,7 @@ def test_not_enough_replicas_is_reported_with_the_number_in_sync(tmp_path, warni
     run(test)
 
 
-def test_a_partition_without_a_leader_says_whom_to_start(tmp_path, warnings):
+def test_a_partition_without_a_leader_names_the_brokers_to_start(tmp_path, warnings):
     async def test():
         async with brokers(tmp_path, 1) as (first,):
             second = await start_broker(tmp_path, 2)
@@ -254,7 +254,7 @@ def test_a_partition_without_a_leader_says_whom_to_start(tmp_path, warnings):
     run(test)
 
 
-def test_a_consumer_of_a_topic_that_is_not_there_says_so_and_goes_on_when_it_is(tmp_path, warnings):
+def test_a_consumer_of_a_missing_topic_reports_it_and_reads_once_the_topic_exists(tmp_path, warnings):
     async def test():
         async with brokers(tmp_path, 1, offsets_topic_replication_factor="1") as (broker,):
             for group in (None, "g"):
@@ -393,7 +393,7 @@ def test_a_command_prints_why_it_waits_on_standard_error_and_at_the_end(monkeypa
     assert last == f"ottla: error: coordinator of g: {needs}. {mends}"
 
 
-def test_a_command_that_cannot_commit_names_whom_to_start_at_the_end(tmp_path):
+def test_a_command_that_cannot_commit_ends_with_the_brokers_to_start(tmp_path):
     """The coordinator is found, and its refusals have no room for a reason."""
 
     async def commit(address: str) -> None:

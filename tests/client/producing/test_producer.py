@@ -34,7 +34,7 @@ def test_a_record_is_acknowledged_with_its_partition_and_offset(broker: Served, 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("acks", [0, 1, "all"])
-def test_what_is_sent_arrives_in_order_with_everything_it_has(broker: Served, fresh_name, acks, codec):
+def test_records_arrive_in_order_with_keys_headers_and_timestamps(broker: Served, fresh_name, acks, codec):
     async def scenario() -> None:
         topic = fresh_name()
         await create(broker.bootstrap, topic)
@@ -103,7 +103,7 @@ def test_one_record_leaves_when_its_time_is_up_without_a_flush(broker: Served, f
     run(scenario())
 
 
-def test_what_never_can_be_sent_is_refused_at_once(broker: Served, fresh_name):
+def test_a_record_that_can_never_be_sent_is_refused_at_once(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
         await create(broker.bootstrap, topic)
@@ -138,7 +138,7 @@ def test_what_never_can_be_sent_is_refused_at_once(broker: Served, fresh_name):
     ],
     ids=str,
 )
-def test_what_cannot_be_encoded_is_refused_by_send_and_holds_up_nothing(broker: Served, fresh_name, bad: dict):
+def test_a_record_that_cannot_be_encoded_is_refused_by_send_and_delays_no_other(broker: Served, fresh_name, bad: dict):
     async def scenario() -> None:
         topic = fresh_name()
         await create(broker.bootstrap, topic)
@@ -176,7 +176,7 @@ def test_a_topic_that_was_written_to_and_deleted_comes_back_only_with_the_next_r
     run(scenario())
 
 
-def test_a_topic_that_was_forgotten_is_found_again_and_its_numbers_go_on(broker: Served, fresh_name):
+def test_sequence_numbers_continue_after_the_metadata_of_a_topic_was_dropped(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
         async with Producer(broker.bootstrap, metadata_max_age_ms=20, metadata_max_idle_ms=1) as producer:

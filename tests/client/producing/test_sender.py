@@ -241,7 +241,7 @@ class Run:
 @given(
     seed=st.integers(0, 2**32), codec=st.sampled_from(["none", "gzip", "lz4"]), size=st.sampled_from([100, 300, 2000])
 )
-def test_whatever_happens_every_record_is_in_the_log_once_and_in_order(seed, codec, size):
+def test_every_record_is_in_the_log_once_and_in_order_under_any_faults(seed, codec, size):
     run = Run(seed, ProducerSettings(batch_size=size, compression_type=codec, delivery_timeout_ms=FOR_EVER_MS))
     run.run(12)
     assert not run.client.undelivered
@@ -259,7 +259,7 @@ def in_order(values: list[bytes], appended: list[bytes]) -> bool:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=SEEDS, timeout_ms=st.sampled_from([150, 400, 1000]))
-def test_what_is_given_up_is_never_written_twice_and_holds_up_nothing(seed, timeout_ms):
+def test_a_batch_that_timed_out_is_not_written_twice_and_delays_no_other(seed, timeout_ms):
     run = Run(seed, ProducerSettings(batch_size=200, delivery_timeout_ms=timeout_ms, retry_backoff_max_ms=200))
     run.run(12)
     delivered: set[Any] = {token for batch in run.client.delivered for token in batch.tokens}

@@ -37,7 +37,7 @@ async def fail_inside(producer: Producer, topic: str) -> None:
         raise Oops
 
 
-def test_what_is_committed_counts_and_what_is_aborted_does_not(broker: Served, fresh_name):
+def test_committed_records_are_read_and_aborted_records_are_not(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
         await create(broker.bootstrap, topic, 2)
@@ -127,7 +127,7 @@ def test_offsets_count_with_the_transaction(broker: Served, fresh_name):
     run(scenario())
 
 
-def test_the_second_with_an_id_fences_the_first(broker: Served, fresh_name):
+def test_the_second_producer_with_a_transactional_id_fences_the_first(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
         await create(broker.bootstrap, topic)

@@ -95,7 +95,7 @@ def test_a_column_of_another_type_is_refused(spark, tmp_path, filesystem):
         ParquetEpochs(tmp_path.as_uri(), partition_by=["day"], query="q")(rows(spark, "id"), 1)
 
 
-def test_a_checkpoint_that_counts_anew_replaces_nothing(spark, tmp_path, filesystem):
+def test_a_new_checkpoint_replaces_no_epochs_of_an_older_one(spark, tmp_path, filesystem):
     epochs = ParquetEpochs(tmp_path.as_uri(), query="q")
     for epoch in (0, 1, 1):
         epochs(rows(spark, "id"), epoch)

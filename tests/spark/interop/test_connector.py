@@ -46,7 +46,9 @@ def test_sparks_own_connector_reads_and_writes_ottla(spark, broker, create: Crea
 
 
 @pytest.mark.parametrize(("first", "then"), [("kafka", "ottla"), ("ottla", "kafka")])
-def test_a_checkpoint_goes_on_with_the_other_connector(first: str, then: str, spark, broker, create: Create, tmp_path):
+def test_a_checkpoint_continues_with_the_other_connector(
+    first: str, then: str, spark, broker, create: Create, tmp_path
+):
     source = create(2)
     seen: Counter[int] = Counter()
 

@@ -138,7 +138,7 @@ def test_the_reason_is_said_without_what_carried_it(story: str, said: str, perma
         "[CANNOT_PARSE_TIMESTAMP] Text 'x' could not be parsed. SQLSTATE: 22007",
     ],
 )
-def test_what_sql_cannot_do_with_the_same_records_is_not_tried_again(reported):
+def test_sql_errors_that_the_same_records_would_repeat_are_not_retried(reported):
     each_batch = EACH_BATCH.replace(
         "KeyError: 'no such column'", f"pyspark.errors.exceptions.captured.Some: {reported}"
     )

@@ -62,7 +62,7 @@ def test_the_example_is_good_and_compiles():
     assert graph.ordered_sinks(pipeline)[:2] == ["actors", "enriched"]
 
 
-def test_a_partition_that_stands_still_while_others_go_on_is_warned_of_once():
+def test_a_partition_that_stalls_while_others_progress_is_warned_of_once():
     idle = IdlePartitions(seconds("10 minutes"))
     assert idle.seen({("t", "0"): 1, ("t", "1"): 1}, 0.0) == []
     assert idle.seen({("t", "0"): 2, ("t", "1"): 1}, 500.0) == []
@@ -105,7 +105,7 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_line():
         ("select key, value from large", "16: the sink large reads its own topic"),
     ],
 )
-def test_what_cannot_work_is_refused_before_spark_starts(picked, expected):
+def test_an_invalid_pipeline_is_refused_before_spark_starts(picked, expected):
     assert reported(made(picked))[0].startswith(expected)
 
 
@@ -226,7 +226,7 @@ def test_a_new_field_in_a_schema_is_fine(tmp_path):
     assert storage.broken_checkpoints(document.parse(wider, "p.yaml", {})) == []
 
 
-def test_a_checkpoint_that_was_cut_is_mended_only_where_nothing_can_be_lost(tmp_path):
+def test_a_truncated_checkpoint_is_repaired_only_if_no_record_can_be_lost(tmp_path):
     file = tmp_path / "p.yaml"
     file.write_text(BASE.format(picked="select key, value from orders", storage=tmp_path))
     checkpoint = tmp_path / "checkpoints" / "large"
@@ -255,7 +255,7 @@ def test_a_backfill_is_a_batch_with_a_name_of_its_own():
     assert "readStream" not in text
 
 
-def test_the_picture_has_everybody_in_it():
+def test_the_picture_shows_every_topic_query_and_sink():
     pipeline = document.parse(ACTORS.read_text(), "pipeline.yaml", {"DATABASE": ""})
     root = ElementTree.fromstring(picture.svg(pipeline))
     names = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}

@@ -132,7 +132,7 @@ def _are_gone(admin: blocking.Admin, names: list[str]) -> bool:
     return not {*names} & {each.name for each in admin.list_topics()}
 
 
-def test_a_pipeline_that_was_dropped_begins_anew_with_topics_that_were_made_anew(broker, create, tmp_path):
+def test_a_dropped_pipeline_starts_again_with_recreated_topics(broker, create, tmp_path):
     orders, large, bad = create(2), create(2), create(2)
     file = tmp_path / "pipeline.yaml"
     file.write_text(FILE.format(storage=tmp_path, bootstrap=broker.bootstrap, orders=orders, large=large, bad=bad))

@@ -32,7 +32,7 @@ def test_a_spark_without_that_manager_keeps_its_own(monkeypatch):
     assert checkpoint_settings("/var/lib/orders") == {}
 
 
-def test_what_pyspark_logs_of_an_error_is_in_the_file_and_not_on_the_terminal(tmp_path, capfd):
+def test_pysparks_log_lines_of_an_error_are_in_the_file_and_not_on_the_terminal(tmp_path, capfd):
     loggers = [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
     before = [list(logger.handlers) for logger in loggers]
     with spark_session.logged_to(tmp_path / "spark.log"):
