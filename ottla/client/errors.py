@@ -23,17 +23,17 @@ FATAL: Final = frozenset(
 
 
 class ClientError(Exception):
-    """The base of all; also what the protocol says no with where no class below says it better."""
+    """The base of all errors; also the error for codes without a class of their own."""
 
     hint: str | None = None
     errors: Mapping[object, ClientError] = {}
     """What became of the parts of a call that failed in parts, by what they were about."""
     results: Mapping[object, object] = {}
-    """The parts that succeeded, with what was found about them."""
+    """The results of the parts that succeeded."""
     words: str | None = None
     """What to say when the broker sends a code and no message."""
     said: str | None = None
-    """What the broker said, or we in its place, without what it is about."""
+    """The message of the broker, or of this client, without the subject."""
 
     def __init__(
         self, message: str, *, code: ErrorCode = ErrorCode.unknown_server_error, retriable: bool = False
@@ -44,7 +44,7 @@ class ClientError(Exception):
 
     @property
     def fatal(self) -> bool:
-        """Whether nothing more will come of this client: make another."""
+        """Whether the client is unusable: create another one."""
         return self.code in FATAL
 
 
@@ -64,7 +64,7 @@ class ConnectionLost(Unreachable):
 
 
 class HungUp(ConnectionLost):
-    """Whoever listens there closed the connection before it had said anything."""
+    """The server closed the connection before it sent anything."""
 
     hint = "Does that port expect TLS? This client speaks PLAINTEXT only. Or the broker was about to stop."
 
@@ -94,7 +94,7 @@ class NotUnderstood(ClientError):
 
 
 class UnknownTopic(ClientError):
-    """There is no such topic. Not to be tried again: nothing will create it meanwhile."""
+    """There is no such topic. Not retriable: no other request creates it."""
 
     hint = "`ottla topics list` shows the topics there are, `ottla topics create NAME` makes one."
     words = "there is no such topic"
@@ -115,7 +115,7 @@ class BadSetting(ClientError):
 
 
 class CommitFailed(ClientError):
-    """The coordinator does not count on this member any more, or is about to deal out the partitions anew."""
+    """The coordinator has removed this member, or is about to rebalance."""
 
     hint = "Another member may read these partitions now, from the last commit on: process records faster, fetch fewer \
 at a time (max_poll_records), or raise max_poll_interval_ms."
@@ -157,7 +157,7 @@ NO_MESSAGE: Final = (None, "", "This server does not host this topic-partition."
 
 
 def error_of(code: int, subject: str, message: str | None = None) -> ClientError | None:
-    """The error that an error code in an answer stands for; None when it stands for success."""
+    """The exception for an error code; None for success."""
     if code == ErrorCode.none:
         return None
     try:
@@ -193,7 +193,7 @@ _MENDED_BY: Final = {
 
 
 def explained(code: ErrorCode, topic: str, message: str | None = None) -> str:
-    """Why a client waits: what the broker said of the topic, or of one of its partitions, and what helps."""
+    """Why a client waits: the error of the topic or of one of its partitions, and the remedy."""
     words = code.name.replace("_", " ")
     said = f"{words}: {message}" if message and message.lower() != code.name else words
     helps = _MENDED_BY.get(code)

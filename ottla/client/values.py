@@ -1,4 +1,4 @@
-"""Values that users of the clients write and read: partitions, offsets, where a record is, who commits."""
+"""Values that users of the clients write and read: partitions, offsets, record metadata, group metadata."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RecordMetadata(NamedTuple):
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that its producer has left open (KIP-939): whoever holds this may commit or abort it."""
+    """A transaction that its producer has left open (KIP-939): the holder of this value may commit or abort it."""
 
     transactional_id: str
     producer_id: int

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 PARTS: Final = (ClientSettings, MetadataSettings)
 REMEMBERED_MAX: Final = 100
-"""So many coordinators are remembered, for those who ask for the same again and again."""
+"""The number of coordinators that are remembered for repeated requests."""
 
 
 class AdminBase(Client):
@@ -70,8 +70,8 @@ class AdminBase(Client):
         return self._metadata_settings.request_timeout_ms
 
     async def _call(self, request: Message, answer: type[R], to: Node | None = None) -> R:
-        """A question that may be asked again: of this broker, or of whoever can be asked. The controller comes first
-        then: other brokers may hear a little later of what it did for us just now."""
+        """A request that may be repeated: to this broker, or to any reachable one. Without a broker the controller
+        comes first: other brokers may learn of its changes a little later."""
 
         async def ask() -> R:
             return await self._once(request, answer, self._controller_or_any() if to is None else to)
@@ -83,7 +83,8 @@ class AdminBase(Client):
         return await self._driver.call(request, answer, to, timeout_s=timeout_s, version_max=version_max)
 
     async def _at_coordinator(self, key: str, work: Callable[[str, Node], Awaitable[T]], kind: int = GROUP) -> T:
-        """`work` with the coordinator of a group or a transactional id, found anew at every attempt."""
+        """Run `work` with the coordinator of a group or a transactional id. Each attempt looks the coordinator up
+        again."""
 
         async def attempt() -> T:
             return await work(key, await find_coordinator(self._driver, key, self._request_timeout_s, kind))
@@ -126,7 +127,7 @@ class AdminBase(Client):
         """Sent again only when nothing of it can have been done: after a broker that was not the controller."""
 
         async def ask() -> R:
-            # A cluster that names no controller has brokers that forward what is not for them.
+            # Brokers of a cluster that names no controller forward requests for the controller.
             response = await self._metadata([])
             controller = _nodes(response).get(response.controller_id, ANY_NODE)
             try:

@@ -32,7 +32,7 @@ class GroupListing(NamedTuple):
     group_id: str
     state: str
     kind: str
-    """The protocol its members speak: `classic`, `consumer`; empty where the broker does not say."""
+    """The protocol of its members: `classic`, `consumer`; empty where the broker does not report it."""
     protocol_type: str
 
 
@@ -45,9 +45,9 @@ class Member(NamedTuple):
     epoch: int | None = None
     """Of the consumer protocol (KIP-848), as are the next two."""
     target: tuple[TopicPartition, ...] | None = None
-    """What it is to have once everybody has given up what they are to give up."""
+    """The target assignment: the partitions of this member after all members have revoked theirs."""
     upgraded: bool | None = None
-    """Whether it speaks the consumer protocol in a group of that kind; None where the broker does not say."""
+    """Whether it uses the consumer protocol in a group of that kind; None where the broker does not report it."""
 
 
 class GroupDescription(NamedTuple):
@@ -66,7 +66,7 @@ class PartitionLag(NamedTuple):
     """-1: nothing is."""
     end: int
     lag: int
-    """What is left to read; all records there are, when nothing is committed."""
+    """The number of unread records; all records of the partition if nothing is committed."""
 
 
 class GroupAdmin(AdminBase):
@@ -100,14 +100,14 @@ class GroupAdmin(AdminBase):
     async def group_offsets(
         self, group_id: str, partitions: Collection[TopicPartition] | None = None, *, stable: bool = True
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed: of these partitions, or of all. Where a transaction is about to change it: what
-        comes of that, or (`stable=False`) what there was before."""
+        """Committed offsets of the group: of these partitions, or of all. If a transaction is about to change an
+        offset, wait for its result, or (`stable=False`) return the offset before it."""
         return await self._offsets(group_id).fetch(partitions, stable=stable)
 
     async def alter_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | tuple[int, str] | int]
     ) -> None:
-        """Let a group that has no members now go on from here."""
+        """Set the committed offsets of a group without members."""
         await self._offsets(group_id).commit(offsets_given(offsets), lambda: GroupMetadata(group_id))
 
     async def delete_group_offsets(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
@@ -132,8 +132,8 @@ class GroupAdmin(AdminBase):
         raise_some("delete offsets", {tp: error_of(code, str(tp)) for tp, code in codes.items()})
 
     async def group_lag(self, group_id: str) -> dict[TopicPartition, PartitionLag]:
-        """How far the group is behind, in every partition of the topics that it has committed for or is reading now:
-        a partition that nobody has committed for has all its records ahead."""
+        """The lag of the group in every partition of the topics that it has committed for or reads now. In a partition
+        without a committed offset the lag is all its records."""
         committed = await self.group_offsets(group_id)
         described = await self._describe_group(group_id)
         assigned = {each.topic for member in described.members for each in member.partitions}
@@ -170,7 +170,7 @@ class GroupAdmin(AdminBase):
         return await self._at_coordinator(group_id, self._described)
 
     async def _described(self, name: str, coordinator: Node) -> GroupDescription:
-        """Under either protocol: whoever is asked about a group of the other kind says that there is none."""
+        """Describe a group of either protocol: the request for the other kind answers that the group does not exist."""
         try:
             request = ConsumerGroupDescribeRequest(group_ids=[name])
             group = (await self._once(request, ConsumerGroupDescribeResponse, coordinator)).groups[0]

@@ -51,7 +51,7 @@ _SET: Final = 0
 _DELETE: Final = 1
 MAX_TIMESTAMP: Final = -3
 DEFAULT_SOURCE: Final = 5
-"""DescribeConfigs' number for a value that nobody has set."""
+"""DescribeConfigs' source of a value that is the default."""
 _TIMES: Final = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
 
 
@@ -66,8 +66,8 @@ class ResourceKind(IntEnum):
 
 
 class NewTopic(NamedTuple):
-    """A topic to be made; -1 leaves a number to the broker. `assignment` names the replicas of each partition, the
-    preferred leader first, and stands in for both numbers."""
+    """A topic to create; -1 leaves a number to the broker. `assignment` names the replicas of each partition, the
+    preferred leader first, and replaces both numbers."""
 
     name: str
     partitions: int = -1
@@ -93,7 +93,8 @@ class TopicDescription(NamedTuple):
 
 
 class EligibleLeaders(NamedTuple):
-    """Who may lead a partition without losing what was acknowledged, beside the in-sync replicas (KIP-966)."""
+    """Eligible leader replicas (KIP-966): beside the ISR, they can lead the partition without losing acknowledged
+    records."""
 
     replicas: tuple[int, ...]
     last_known: tuple[int, ...]
@@ -114,11 +115,11 @@ class ConfigEntry(NamedTuple):
     read_only: bool
     sensitive: bool
     documentation: str = ""
-    """What the broker says of it; empty where it says nothing."""
+    """The broker's documentation of the setting; empty if it sends none."""
     default: str | None = None
-    """What it is where nobody has set it, if the broker says so."""
+    """The default value, if the broker reports it."""
     synonyms: tuple[ConfigSynonym, ...] = ()
-    """All the places that give it a value, the one that counts first."""
+    """All sources of the value, the effective one first."""
 
 
 class TopicAdmin(AdminBase):

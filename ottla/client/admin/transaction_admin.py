@@ -21,7 +21,7 @@ FENCING_TIMEOUT_MS: Final = 60_000
 UNDER_WAY: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 """States in which a coordinator will see to the end of a transaction."""
 OPEN_FOR_MS: Final = 15 * 60_000
-"""What `transaction.max.timeout.ms` is unless somebody changed it: no producer may keep one open for longer."""
+"""The default of `transaction.max.timeout.ms`: no producer may keep a transaction open for longer."""
 
 
 class TransactionListing(NamedTuple):
@@ -55,7 +55,7 @@ class ActiveProducer(NamedTuple):
 
 
 class HangingTransaction(NamedTuple):
-    """Open in a partition, and nobody will end it: its coordinator does not know of it."""
+    """Hanging transaction: open in a partition, but unknown to its coordinator, so that no request will end it."""
 
     partition: TopicPartition
     producer: ActiveProducer
@@ -102,7 +102,7 @@ class TransactionAdmin(AdminBase):
         )
 
     async def describe_producers(self, partition: TopicPartition) -> list[ActiveProducer]:
-        """Who writes there with a sequence, as its leader knows it."""
+        """Idempotent and transactional producers of a partition, as its leader knows them."""
         topic, number = partition
         leader = await self._leader(partition, self._deadline())
         if leader is None:
@@ -124,7 +124,7 @@ class TransactionAdmin(AdminBase):
         )
 
     async def _why_not_led(self, partition: TopicPartition) -> ClientError:
-        """Asked anew: what is remembered may be older than the partition."""
+        """Requested again: the remembered metadata may be older than the partition."""
         name, number = partition
         [topic] = (await self._metadata([name])).topics
         if not topic.error_code and number not in {each.partition_index for each in topic.partitions}:
@@ -137,8 +137,9 @@ class TransactionAdmin(AdminBase):
     async def hanging_transactions(
         self, partitions: Collection[TopicPartition], *, open_for_ms: int = OPEN_FOR_MS
     ) -> list[HangingTransaction]:
-        """Transactions that are open in these partitions, were last written so long ago, and will not be ended by any
-        coordinator. First the coordinators are asked: what ends meanwhile is no longer open when its partition is."""
+        """Hanging transactions in these partitions: open, last written so long ago, and unknown to every coordinator.
+        The coordinators are asked first: a transaction that ends between the two requests is no longer open in its
+        partition."""
         listed = [each.transactional_id for each in await self.list_transactions(UNDER_WAY)]
         ends = {
             (each.producer_id, tp)
@@ -176,8 +177,8 @@ class TransactionAdmin(AdminBase):
         await self._driver.insist(end, timeout_s=self._timeout_s)
 
     async def fence_producer(self, transactional_id: str) -> None:
-        """Shut out whoever writes under this id now: what it has not committed is aborted. As a new producer with the
-        same id would, so the id must exist."""
+        """Fence the producer of this transactional id: its open transaction is aborted. A new producer with the same id
+        would do the same, so the id must exist."""
         await self._describe_transaction(transactional_id)
         request = InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=FENCING_TIMEOUT_MS

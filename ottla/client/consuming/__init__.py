@@ -1,1 +1,1 @@
-"""The consumer: fetch requests, positions, records, and what a consumer is subscribed to."""
+"""The consumer: fetch requests, positions, records, and subscriptions."""

@@ -1,6 +1,6 @@
 """Fetched records as Arrow columns: batches are taken whole, and decoded many at once.
 
-Needs numpy and pyarrow, so it is imported by those who ask for columns only.
+Needs numpy and pyarrow, so it is imported only when columns are requested.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def opened(
     until: int = OFFSET_MAX,
     bytes_max: int,
 ) -> tuple[list[pa.RecordBatch], RecordsDamaged | None]:
-    """What is in the pieces, up to an offset, and why no more of it. They are opened together; one by one if that
-    fails, because one of them is damaged, or because all together expand to too much."""
+    """The records of the pieces up to an offset, and the reason if there are no more. The pieces are decoded together,
+    or one by one if that fails: one of them may be damaged, or together they may expand to too much."""
 
     def open_(some: Sequence[Piece]) -> pa.RecordBatch:
         return record_batch(
@@ -77,7 +77,7 @@ def opened(
 def open_all(
     fetcher: Fetcher, taken: Pieces, wanted: pa.Schema, until: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, list[pa.RecordBatch]]:
-    """By partition. What is damaged is fetched again; RecordsDamaged if there is nothing else to show."""
+    """By partition. Damaged batches are fetched again; RecordsDamaged if there are no other records."""
     shown: dict[TopicPartition, list[pa.RecordBatch]] = {}
     error: RecordsDamaged | None = None
     for tp, pieces in taken.items():
@@ -95,7 +95,7 @@ def open_all(
 
 
 def first_offsets(taken: Pieces) -> dict[TopicPartition, int]:
-    """Where what was taken begins."""
+    """The first offset of the records that were taken."""
     return {tp: max(pieces[0].start, read_header(pieces[0].data).base_offset) for tp, pieces in taken.items()}
 
 

@@ -66,13 +66,13 @@ class CompletedFetch:
         return self._at >= len(self._batches)
 
     def take(self, records_max: int) -> list[Record]:
-        """Show so many. Refused: what comes next is damaged; what was before it has been shown by then."""
+        """Return so many records. Refused: the next one is damaged, and all before it have been returned."""
         taken: list[Record] = []
         while len(taken) < records_max and not self.exhausted:
             try:
                 self._take_from_batch(taken, records_max)
             except Refused:
-                self._records = None  # from the start of the batch again, in case somebody tries
+                self._records = None  # from the start of the batch again, for the next attempt
                 if not taken:
                     raise
                 break
@@ -100,7 +100,7 @@ class CompletedFetch:
             self._at += 1
 
     def take_batches(self, bytes_max: int) -> list[Piece]:
-        """Show whole batches of about so many bytes, at least one if there is any, for somebody else to open."""
+        """Return whole batches of about so many bytes, at least one if there is any. The caller decodes them."""
         taken: list[Piece] = []
         while bytes_max > 0 and not self.exhausted:
             header = self._batches[self._at][1]

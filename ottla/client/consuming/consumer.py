@@ -4,9 +4,8 @@
         async for record in consumer:
             print(record.value)
 
-What is committed by itself (enable_auto_commit) is what has certainly been dealt with: records returned by one call
-count as done when the next call comes, or when the consumer is stopped in an orderly way. So a user that dies reads
-some records twice, and misses none.
+Automatic commits (enable_auto_commit) count records as processed when the next call for records comes, or when the
+consumer is stopped in an orderly way. So a process that dies reads some records twice, and misses none.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class Consumer(Client):
         self._failure: NotDeserialized | None = None
         """Of a partition that the last call had no records of, while others had."""
         self.record_buffer: RecordBuffer | None = None
-        """Where a facade keeps what it took from here to show it one by one."""
+        """Records that a facade has taken from this consumer and returns one by one."""
         if topics:
             self.subscribe(topics)
 
@@ -154,7 +153,7 @@ class Consumer(Client):
         self._coordinator.unsubscribe()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these, without sharing: from what the group has committed, or from where auto_offset_reset says."""
+        """Read these partitions without group management: from the committed offsets, or as auto_offset_reset says."""
         self.put_back()
         self._coordinator.assign([TopicPartition(*tp) for tp in partitions])
 
@@ -165,7 +164,7 @@ class Consumer(Client):
         return set(self._coordinator.topics())
 
     def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is, for a producer that commits its offsets in a transaction."""
+        """Member id, generation and group id, for a producer that commits the offsets in a transaction."""
         return self._coordinator.group_metadata()
 
     # Records.
@@ -264,7 +263,7 @@ class Consumer(Client):
         return await self.getone()
 
     def _limit_to(self, until: Mapping[TopicPartition, int]) -> None:
-        """Fetch no further than this call reads, whatever the one before it said."""
+        """Limit fetching to the range of this call, whatever the call before it requested."""
         if until or self._limited:
             self._fetcher.limit(until)
             self._limited = bool(until)
@@ -290,12 +289,12 @@ class Consumer(Client):
             coordinator.polled()
 
     def polled(self) -> float:
-        """The user is alive, and has enough records for now. So many seconds later he should say so again."""
+        """The application polls, and has enough records for now. It should poll again within so many seconds."""
         self._coordinator.polled()
         return self._coordinator.poll_step_s
 
     def put_back(self) -> None:
-        """What was taken and not given out is fetched again: the user wants something else first."""
+        """Records that were taken and not returned are fetched again: the application requests something else first."""
         if self._ahead:
             first = self._ahead[0].offset
             self._ahead.clear()
@@ -326,7 +325,7 @@ class Consumer(Client):
     # Positions.
 
     def seek(self, partition: TopicPartition, offset: int, *, until: int | None = None) -> None:
-        """`until`: as in `getmany_arrow`, for those who know now how far they will read."""
+        """`until`: as in `getmany_arrow`, for callers that know the end offset in advance."""
         if offset < 0:
             raise BadSetting(f"there is no offset {offset}")
         self._forget_ahead([partition])
@@ -377,8 +376,8 @@ class Consumer(Client):
         return consumed.offset
 
     def topic_id(self, partition: TopicPartition) -> bytes:
-        """Of the topic whose records are shown: another one of the same name is never gone on with. Zeros, while it is
-        not known."""
+        """The id of the topic whose records are returned: the consumer never continues in another topic of the same
+        name. Zeros while it is unknown."""
         return self._fetcher.topic_id(partition)
 
     def highwater(self, partition: TopicPartition) -> int | None:
@@ -406,7 +405,7 @@ class Consumer(Client):
     # Commits.
 
     async def commit(self, offsets: Given | None = None) -> None:
-        """What was read so far, or these offsets: each that of the next record to be read."""
+        """Commit the consumed position, or these offsets: each is the offset of the next record to read."""
         if offsets is None:
             await self._coordinator.commit_consumed()
         else:

@@ -43,13 +43,13 @@ class RebalanceListener:
     """Callbacks of a rebalance. Methods may be coroutines; the group waits for them."""
 
     def on_partitions_assigned(self, assigned: set[TopicPartition]) -> object:
-        """They are this consumer's now. Here is the place to seek."""
+        """These partitions were assigned to this consumer. The listener may seek here."""
 
     def on_partitions_revoked(self, revoked: set[TopicPartition]) -> object:
-        """They are about to be somebody else's. Here is the place to commit."""
+        """These partitions will be revoked after this callback. The listener may commit here."""
 
     def on_partitions_lost(self, lost: set[TopicPartition]) -> object:
-        """They may be somebody else's already: it is too late to commit."""
+        """These partitions may already belong to another member: it is too late to commit."""
         return self.on_partitions_revoked(lost)
 
 
@@ -104,7 +104,7 @@ class ConsumerCoordinator:
         """To be raised once."""
         self._revision = -1
 
-    # What the user wants.
+    # Calls of the application.
 
     def start(self, driver: Driver, fetcher: Fetcher) -> None:
         self._driver, self._fetcher = driver, fetcher
@@ -191,7 +191,7 @@ class ConsumerCoordinator:
             self._fetcher.assign(wanted)
             self._driver.wake()
 
-    # What is known.
+    # State.
 
     def assigned(self) -> list[TopicPartition]:
         return self._manual if self._driver is None else self._fetcher.assigned()
@@ -240,7 +240,7 @@ class ConsumerCoordinator:
         return POLL_STEP_S if self._group is None else self._group.poll_step_s
 
     def next_poll_at(self) -> float | None:
-        """Whoever waits for records shows until then that he is still there."""
+        """While a call waits for records, it counts as a poll (max.poll.interval.ms)."""
         assert self._driver is not None
         if self._group is None:
             return self.commit_at
@@ -263,8 +263,8 @@ class ConsumerCoordinator:
     # Commits.
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        """One after the other, and as long as the partitions are this consumer's: a commit that has to be tried again
-        must not undo a later one, be it ours or that of whoever reads them by then."""
+        """Commits are sent one after the other, and only while the partitions belong to this consumer: a retried commit
+        must not overwrite a later one, neither of this consumer nor of the new owner."""
         if self._offsets is None:
             raise BadSetting("a commit needs a group_id")
         tenures = {tp: self._tenures.get(tp) for tp in offsets}
@@ -283,7 +283,7 @@ class ConsumerCoordinator:
             self._committed.update((tp, offset.offset) for tp, offset in offsets.items())
 
     def _member(self) -> GroupMetadata:
-        """Whoever is out of the group must not commit as if there were none."""
+        """A consumer that has lost its membership must not commit as if it had no group."""
         metadata = self.group_metadata()
         if metadata.generation_id <= 0:
             raise CommitFailed(
@@ -300,7 +300,7 @@ class ConsumerCoordinator:
         return await self._offsets.fetch(partitions, self._fetching_member())
 
     def _fetching_member(self) -> Callable[[], GroupMetadata] | None:
-        """Only the coordinator of a group under its own protocol asks who wants to know (KIP-848)."""
+        """Only the coordinator of a consumer group (KIP-848) checks the member of an OffsetFetch."""
         return self.group_metadata if self._group_settings.group_protocol == "consumer" else None
 
     def _consumed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -320,14 +320,15 @@ class ConsumerCoordinator:
         except (ClientError, TimeoutError) as error:
             log.warning("offsets could not be committed; records may be read again: %s", error)
 
-    # What the group says.
+    # Events of the group.
 
     async def take(self, partitions: Sequence[TopicPartition]) -> None:
         self._tenures.update((tp, object()) for tp in partitions)
         await self._settle(self._add(partitions), self._listener)
 
     def _add(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Those that come, each with its revision: a seek from now on is later than what was committed."""
+        """Newly assigned partitions, each with its revision: a seek from now on counts more than the committed
+        offset."""
         assigned = self._fetcher.assigned()
         coming = [tp for tp in partitions if tp not in assigned]
         self._fetcher.assign([*assigned, *coming])
@@ -358,7 +359,7 @@ class ConsumerCoordinator:
             self._committed.pop(tp, None)
 
     async def _begin_at_committed(self, revisions: Mapping[TopicPartition, int]) -> bool:
-        """False: they are not ours any more."""
+        """False: they are not assigned to this consumer any more."""
         if self._offsets is None:
             return True
         try:
@@ -387,7 +388,7 @@ class ConsumerCoordinator:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # Not ours: of something that the user awaits there. The group goes on.
+            # Not an error of the group: the application awaits it elsewhere. The membership continues.
             self._error = ClientError("a rebalance listener awaited what had been cancelled")
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:

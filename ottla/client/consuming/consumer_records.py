@@ -34,7 +34,7 @@ class ConsumerRecord(NamedTuple, Generic[K, V]):
 class NotDeserialized(PositionError):
     """A deserializer failed. The position stays at the record: `seek` beyond it skips it."""
 
-    hint = "Seek to `offset` + 1 to go on behind the record."
+    hint = "Seek to `offset` + 1 to skip the record."
 
 
 class RecordDeserializer:
@@ -84,9 +84,9 @@ Records = list[ConsumerRecord[Any, Any]]
 class RecordBuffer:
     """Records that were taken from a consumer to be shown one by one, in another thread than the consumer's.
 
-    How far it was shown is one tuple, so whoever looks from elsewhere sees a moment that was. Partitions that are given
-    up come from the consumer's thread: nothing more of them is shown, also if they come back, because they begin then
-    where the group committed. Until they are gone, what was passed over of them counts as not shown.
+    The progress is one tuple, so another thread always reads a consistent state. Revoked partitions are reported by the
+    consumer's thread: no more of their records are returned, also if they are assigned again, because they then start
+    at the committed offset. Until they are removed, their skipped records count as not returned.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class RecordBuffer:
         self._hidden = self._gone = frozenset()
 
     def clear(self) -> None:
-        """Whoever does so knows where to go on."""
+        """After an error the caller knows the next position."""
         self._state = [], 0, []
 
     def hide(self, partitions: Iterable[TopicPartition]) -> None:
@@ -133,7 +133,7 @@ class RecordBuffer:
         return shown
 
     def rest(self) -> Records:
-        """What was not shown."""
+        """Records that were not returned."""
         records, at, passed_over = self._state
         return self._kept(passed_over + records[at:])
 
@@ -142,7 +142,7 @@ class RecordBuffer:
         return _firsts(self.rest())
 
     def unconfirmed(self) -> dict[TopicPartition, int]:
-        """The same, counting the one that was shown last: whoever got it may not be done with it."""
+        """The same, including the record that was returned last: its processing may not be complete."""
         records, at, passed_over = self._state
         return _firsts(self._kept(passed_over + records[at if self.done else max(0, at - 1) :]))
 

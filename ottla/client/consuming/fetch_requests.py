@@ -37,7 +37,7 @@ TOPICS_MAX: Final = 1000
 
 
 class RecordSizes:
-    """What a record of each topic takes in the log, as of the last answer."""
+    """The bytes that a record of each topic needs in the log, by the last response."""
 
     def __init__(self) -> None:
         self._bytes: dict[str, float] = {}
@@ -50,7 +50,7 @@ class RecordSizes:
         self._bytes[topic] = size / offsets
 
     def bytes_for(self, state: TopicPartitionState, bytes_max: int) -> int:
-        """What to ask for: as much as may be, or about what is left of a range."""
+        """The number of bytes to request: the limit, or about the rest of a range."""
         if state.until == NO_LIMIT:
             return bytes_max
         record_bytes = self._bytes.get(state.tp.topic, RECORD_BYTES / SPARE)
@@ -77,7 +77,7 @@ class ConsumerSession(FetchSessionHandler[TopicPartition, PartitionFetch]):
         by_id = all(entry.topic_id != ZERO_UUID for entry in wanted.values())
         remade = any(tp in wanted and wanted[tp].topic_id != known.topic_id for tp, known in self.known.items())
         if by_id != self.by_id or remade or self.epoch == OUTSIDE:
-            # Ids became known, or a topic was deleted and made anew: rare enough to begin from the start.
+            # Ids became known, or a topic was deleted and recreated: rare enough to begin from the start.
             self.restart()
         self.by_id = by_id
         for tp in [tp for tp in self.known if tp not in wanted]:
@@ -106,7 +106,7 @@ class ConsumerSession(FetchSessionHandler[TopicPartition, PartitionFetch]):
         request.forgotten_topics_data = list(gone.values())
 
     def names(self) -> dict[bytes, str]:
-        """What the topics are called that the last request wanted."""
+        """Names of the topics in the last request."""
         return {entry.topic_id: tp.topic for tp, entry in self.known.items()}
 
 

@@ -43,11 +43,11 @@ from ottla.wire.tree import ZERO_UUID, Message
 
 _States = list[TopicPartitionState]
 _Asked = dict[TopicPartition, tuple[TopicPartitionState, int]]
-"""Whom an answer is for, and the revision at which it was requested."""
+"""The partition of a response, and the revision at which it was requested."""
 
 
 class Fetcher(SubscriptionState):
-    """A consumer of partitions that somebody else assigns."""
+    """A consumer of partitions that its caller assigns."""
 
     def __init__(self, metadata: Metadata, settings: ConsumerSettings | None = None) -> None:
         super().__init__(metadata, settings or ConsumerSettings())
@@ -181,8 +181,8 @@ class Fetcher(SubscriptionState):
         return broker
 
     def _follow_leader(self, state: TopicPartitionState) -> None:
-        """A leader that nobody has asked yet may know less than the last one; another topic of the same name has
-        nothing of what was read."""
+        """A new leader may have fewer records than the last one; a recreated topic has none of the records that were
+        read."""
         topic = self._metadata.topic(state.tp.topic)
         if topic is not None and not state.is_of(topic.id):
             if state.fetch_state is FetchState.AWAIT_RESET:
@@ -228,7 +228,7 @@ class Fetcher(SubscriptionState):
             state.confirmed()
             return
         if state.buffer:
-            # What the user has not seen is forgotten; what he has seen, if anything, is asked about next.
+            # Buffered records are dropped; the position, if there is one, is validated next.
             state.fetch_again()
             if state.next.epoch == NO_EPOCH:
                 state.confirmed()

@@ -5,9 +5,9 @@
         └─────offset out of range───┤
                                     └──and no policy to reset by──► STUCK ──seek──► FETCHING
 
-Every record belongs to the epoch of the leader that wrote it. After an election a consumer asks the new leader where
-the epoch of its last record ended there: if before the consumer's position, the log was truncated and what the
-consumer read is gone (KIP-320).
+Every record has the epoch of the leader that wrote it. After an election a consumer asks the new leader for the end
+offset of the epoch of its last record. If that is before the consumer's position, the log was truncated, and records
+that the consumer has read are lost (KIP-320).
 
 Records are shown in order, each once, from the position on. `fetcher` fills it. Nothing here is durable: committed
 offsets are kept by the group's coordinator.
@@ -64,7 +64,7 @@ class ConsumerSettings(RequestSettings):
 
 
 class PositionError(ClientError):
-    """The consumer cannot go on in this partition by itself; `seek` says where it should."""
+    """The consumer cannot continue in this partition by itself; `seek` sets the next offset."""
 
     def __init__(self, message: str, tp: TopicPartition, offset: int, code: ErrorCode) -> None:
         super().__init__(message, code=code)
@@ -79,13 +79,13 @@ class OffsetOutOfRange(PositionError):
 
 
 class LogTruncated(PositionError):
-    """Records that were read are not in the log any more. `offset` is where it parts from what was read."""
+    """Log truncation: records that were read are not in the log any more. `offset` is the first one that differs."""
 
     hint = "Records that were read are lost or replaced; seek back to `offset`, or set auto_offset_reset."
 
 
 class RecordsDamaged(PositionError):
-    """What the broker sent cannot be what was written. The next attempt fetches it again."""
+    """The batch from the broker is damaged. The next attempt fetches it again."""
 
     hint = "If it happens again, the log is damaged there; `seek` beyond it skips it."
 
@@ -115,24 +115,24 @@ class TopicPartitionState:
     topic_id: bytes = ZERO_UUID
     fetch_state: FetchState = FetchState.AWAIT_RESET
     position: Position | None = None
-    """What the user gets next."""
+    """The next offset that the application gets."""
     next: Position = NOWHERE
-    """What is fetched next: ahead of the position by what is buffered."""
+    """The next offset to fetch: the position plus the buffered records."""
     until: int = NO_LIMIT
     """Nothing is fetched from here on."""
     buffer: deque[CompletedFetch] = field(default_factory=deque)
     reset_to: int = LATEST
     paused: bool = False
     held: bool = False
-    """Nothing is asked or shown until somebody has said where it begins, or has let go of it."""
+    """Nothing is requested or returned until the application has set a position, or the partition is revoked."""
     revision: int = 0
-    """Rises whenever answers that are on their way lose their meaning."""
+    """Increases when responses in flight become invalid."""
     offset_requested: bool = False
     """A question about its offset is out."""
     asked_epoch: int = NO_EPOCH
     """Of the leader that it went to."""
     leader_epoch: int = NO_EPOCH
-    """Of the leader by whom the position is known to be right."""
+    """The leader for which the position was validated."""
     high_watermark: int = -1
     last_stable: int = -1
     log_start: int = -1
@@ -188,7 +188,7 @@ class TopicPartitionState:
         self.succeeded()
 
     def fetch_again(self) -> None:
-        """Drop what is buffered, and fetch from where the user is."""
+        """Drop the buffered records, and fetch from the position."""
         assert self.position is not None
         self.buffer.clear()
         self.revision += 1
@@ -215,14 +215,14 @@ class SubscriptionState:
         self.settings = settings
         self._metadata = metadata
         self._states: dict[TopicPartition, TopicPartitionState] = {}
-        """In the order in which they are served: whoever gave records goes to the end."""
+        """In the order in which they are served: a partition that gave records goes to the end."""
 
-    # What the user wants.
+    # Calls of the application.
 
     def assign(self, partitions: Iterable[TopicPartition], positions: Mapping[TopicPartition, Position] | None = None
                ) -> None:  # fmt: skip
-        """Read these and no others. Those that stay go on where they are, unless a position is given; new ones
-        without a position begin where the policy says."""
+        """Read these partitions only. Those that stay keep their position, unless one is given; new ones without a
+        position start as the reset policy says."""
         before = self._states
         self._states = {}
         for tp in partitions:
@@ -251,7 +251,7 @@ class SubscriptionState:
         self._assigned_state(tp).reset(time)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """What is buffered stays, and is not shown."""
+        """Buffered records stay, and are not returned."""
         for tp in partitions:
             self._assigned_state(tp).paused = True
 
@@ -260,7 +260,7 @@ class SubscriptionState:
             self._assigned_state(tp).paused = False
 
     def limit(self, until: Mapping[TopicPartition, int]) -> None:
-        """Fetch nothing from these offsets on; of the other partitions whatever there is."""
+        """Fetch nothing from these offsets on. The other partitions have no limit."""
         for tp, state in self._states.items():
             state.until = until.get(tp, NO_LIMIT)
 
@@ -275,7 +275,7 @@ class SubscriptionState:
                 self._states[tp].held = False
 
     def revision(self, tp: TopicPartition) -> int:
-        """Rises when the position is set: whoever found out a position in the meantime is too late then."""
+        """Increases when the position is set: a lookup that was started before is obsolete."""
         state = self._states.get(tp)
         return -1 if state is None else state.revision
 
@@ -318,7 +318,7 @@ class SubscriptionState:
         limit: int,
         among: Collection[TopicPartition] = (),
     ) -> dict[TopicPartition, list[T]]:
-        """The same with another way to take, and to count what was taken."""
+        """The same with another function to take records and to count them."""
         taken: dict[TopicPartition, list[T]] = {}
         error: ClientError | None = None
         for tp, state in list(self._states.items()):

@@ -46,7 +46,7 @@ class BrokerConnection:
     def __init__(self, outbound: OutboundConnection) -> None:
         self.address = outbound.name
         self.features = outbound.versions.features
-        """What the cluster has agreed on, by name."""
+        """Finalized features of the cluster, by name (KIP-584)."""
         self.when_lost: Callable[[], object] = lambda: None
         self._outbound = outbound
         outbound.on_lost = lambda _: self.when_lost()
@@ -130,7 +130,7 @@ class BrokerConnection:
         return received
 
     def drop(self) -> None:
-        """Close it: what was written still goes out, what waits for an answer fails."""
+        """Close it: written requests are still sent, requests without a response fail."""
         self._outbound.close_gently()
 
     async def close(self) -> None:
@@ -139,7 +139,7 @@ class BrokerConnection:
 
 
 def resolve(future: asyncio.Future[Message], received: Message | ClientError) -> None:
-    """Unless whoever asked has given up."""
+    """Unless the caller has given up."""
     if future.done():
         return
     if isinstance(received, ClientError):
@@ -151,7 +151,7 @@ def resolve(future: asyncio.Future[Message], received: Message | ClientError) ->
 def _error(lost: PeerLost, address: str, *, agreed: bool = True) -> ClientError:
     """`agreed`: the broker had answered ApiVersions."""
     match lost.kind:
-        case Loss.TIMED_OUT if not agreed:  # it never said a word
+        case Loss.TIMED_OUT if not agreed:  # it closed the connection without a response
             return NoAnswer(f"{address} {SILENT}")
         case Loss.TIMED_OUT:
             return TimedOut(f"no answer from {address} in time", hint=BUSY)

@@ -31,15 +31,15 @@ T = TypeVar("T")
 log = logging.getLogger("ottla.client")
 
 LOOK_SECONDS: Final = 1.0
-"""How often it is looked what a client waits for, while it waits."""
+"""How often the reasons for waiting are looked at, while a client waits."""
 BROKERS: Final = "brokers"
 TIMER_STEP_S: Final = 0.001
-"""A machine whose time has come and that has nothing to do is asked again after so long."""
+"""The pause before a machine is called again that was due and returned no action."""
 
 
 class Machine(Protocol):
     def decide(self, now: float) -> Sequence[Any]:
-        """Sends, and whatever else the owner of the machine understands."""
+        """Sends, and other actions that the owner of the machine carries out."""
 
     @property
     def deadline(self) -> float | None: ...
@@ -63,7 +63,7 @@ class Driver:
         self._observers: list[Callable[[], object]] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._failures: dict[int, ClientError] = {}
-        """Why each broker that could not be spoken to last time could not."""
+        """By broker: the error of the last failed attempt to connect."""
         self.waits = WaitReasons()
         """Why nothing happens."""
         self._unanswered = InFlightRequests()
@@ -77,7 +77,7 @@ class Driver:
         """Something was answered, or was not, since the waiters were last woken."""
 
     def attach(self, machine: Machine, act: Act = lambda _: None) -> None:
-        """`act` does what a machine wants done beside sending."""
+        """`act` carries out the actions of a machine other than sending."""
         self._machines.append((machine, act))
 
     def observe(self, look: Callable[[], object]) -> None:
@@ -85,7 +85,7 @@ class Driver:
         self._observers.append(look)
 
     def explain(self, source: Callable[[float], Iterable[Obstacle]]) -> None:
-        """`source` says what a machine stands still for; it is asked about once a second."""
+        """`source` returns the reasons why a machine waits; it is called once a second."""
         self._sources.append(source)
 
     async def start(self, *, timeout_s: float) -> None:
@@ -191,7 +191,7 @@ class Driver:
             self.network.send(send, to, reply if send.awaited else None)
 
     def _sends(self, to: Node | None, send: Send) -> int:
-        """A number under which it is waited for. Before any broker has answered the bootstrap list is what is named."""
+        """A key for the wait. Before any broker has answered, the bootstrap servers are named."""
         if to is None or not send.awaited or self.metadata.revision == 0:
             return 0
         self._look_later()
@@ -204,7 +204,7 @@ class Driver:
             self._unanswered.answered(number, self.waits, self.runtime.now())
 
     def _note_lost(self, to: Node, send: Send, error: ClientError) -> None:
-        """A machine that asked ANY_NODE cannot say who it was that did not answer."""
+        """A machine that sent to ANY_NODE does not know which broker did not answer."""
         self._failures[to.node_id] = error
         if send.to is ANY_NODE and error.code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
             self.metadata.lost(to.node_id, self.runtime.now())
@@ -219,7 +219,7 @@ class Driver:
         return TimedOut(f"{message}; {reasons}") if reasons else TimedOut(message, hint=BUSY)
 
     def _explain(self, error: ClientError) -> None:
-        """Time is up: what is known of the reason, unless the error says it itself."""
+        """Timeout: the known reason, unless the error has it."""
         reasons = self.waits.reasons()
         if error.retriable and error.hint in (None, BUSY) and str(error).partition(": ")[2] not in reasons:
             error.hint = reasons or error.hint
@@ -282,7 +282,7 @@ class Driver:
     # Single requests.
 
     def ask(self, send: Send, reply: Reply) -> None:
-        """Beside the machines; what it says of the broker's health is noted all the same."""
+        """A request outside the machines; its result counts for the health of the broker, too."""
         to = send.to if send.to is not ANY_NODE else self.metadata.any_broker(self.runtime.now())
         if to is None:
             self.runtime.call_soon(reply, self._no_broker_error())
@@ -344,13 +344,13 @@ class Driver:
                 if not error.retriable or self._closed or self.runtime.now() + pause >= deadline:
                     self._explain(error)
                     raise
-                if not self.waits:  # else it is known better what it is about
+                if not self.waits:  # otherwise a more specific reason is known
                     self.waits.note(f"insist {id(work)}", str(error), self.runtime.now())
             attempts += 1
             await asyncio.sleep(pause)
 
     async def topic(self, name: str, deadline: float) -> TopicMetadata:
-        """As soon as it is known. What is said of a topic that is not there in time is why."""
+        """As soon as it is known. The last error of a topic that does not appear in time is the reason."""
         self.metadata.want(name, self.runtime.now())
         with self.metadata.awaited(name):
             self.wake()
@@ -371,7 +371,7 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
 
 
 def _one_of(errors: Iterable[ClientError]) -> ClientError:
-    """The one that says most: somebody who answers, though not as a broker should, before those who do not."""
+    """The most specific reason: a server that answers wrongly comes before servers that do not answer."""
     errors = list(errors)
     spoken = [error for error in errors if not isinstance(error, Unreachable)]
     if spoken or len(errors) == 1:

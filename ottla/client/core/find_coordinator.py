@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
-"""What the key is: the id of a group, or a transactional id."""
+"""The kind of the key: a group id, or a transactional id."""
 COORDINATOR_MOVED: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available})
 
 

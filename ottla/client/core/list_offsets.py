@@ -63,12 +63,12 @@ async def list_offsets(
 async def _by_leader(
     driver: Driver, times: Mapping[TopicPartition, int], deadline: float
 ) -> dict[Node, dict[TopicPartition, int]]:
-    """A ClientError, worth trying again, when somebody has no leader now."""
+    """A retriable ClientError, if a partition has no leader now."""
     asked: dict[Node, dict[TopicPartition, int]] = {}
     for tp, at in times.items():
         topic = await driver.topic(tp.topic, deadline)
         if tp.partition not in topic.leaders:
-            # It may have been added just now, and whoever answered Metadata has not heard of it yet.
+            # It may have been added just now, and the broker that answered Metadata does not know it yet.
             driver.metadata.refresh()
             driver.wake()
             raise ClientError(

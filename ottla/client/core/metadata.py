@@ -1,12 +1,12 @@
-"""Cluster metadata of a client (Kafka: Metadata), pure: brokers, topics, leaders; when to refresh, what to believe.
+"""Cluster metadata of a client (Kafka: Metadata), pure: brokers, topics, leaders, and when to refresh them.
 
-Who speaks: the client with any broker (Metadata), first with one of the bootstrap list, later with those it has heard
-of. Nothing here is durable and everything may be out of date; a leader refuses what it does not lead. So a client
+Who speaks: the client with any broker (Metadata), first with one of the bootstrap list, later with those in the
+metadata. Nothing here is durable and everything may be out of date; a leader refuses what it does not lead. So a client
 acts on what it knows, and looks again when it is refused. A partition's leader epoch rises with every election:
-an answer with a lower one than known comes from a broker that is behind, and is not believed (KIP-320). A refusal may
-name the new leader (KIP-951), which spares the question.
+an answer with a lower one than known comes from a broker that is behind, and is ignored (KIP-320). An error may
+name the new leader (KIP-951), which saves a Metadata request.
 
-All machines of a client share one `Metadata`; the contract with their shell stands in `requests`.
+All machines of a client share one `Metadata`; `requests` has the contract with their shell.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ class Metadata:
         """`first`: where in its lists this client begins, so that many clients do not all begin with the first."""
         self.settings = settings or MetadataSettings()
         self.bootstrap = [Node(-1 - at, host, port) for at, (host, port) in enumerate(bootstrap)]
-        assert self.bootstrap, "a client needs somebody to ask first"
+        assert self.bootstrap, "a client needs bootstrap servers"
         self.brokers: dict[int, Node] = {}
         self.cluster_id: str | None = None
         self.controller_id = NO_NODE
         self.revision = 0
-        """Rises whenever something is known that was not; whoever keeps conclusions compares it."""
+        """Increases with every change of the metadata; callers compare it to keep derived state."""
         self._topics: dict[str, TopicMetadata] = {}
         self._names: dict[bytes, str] = {}
         self.errors: dict[str, ErrorCode] = {}
@@ -101,7 +101,7 @@ class Metadata:
         self._next = first
         self._in_flight: Send | None = None
         self._reported: frozenset[str | None] = frozenset()
-        """What the last answer was about."""
+        """The topics of the last response."""
         self._stale = True
         self._again = False
         """Something became stale while the question was out: its answer may be older than that."""
@@ -109,7 +109,7 @@ class Metadata:
         self._refreshed_at: float | None = None
         self._attempts = 0
 
-    # What is known.
+    # State.
 
     def topic(self, name: str) -> TopicMetadata | None:
         return self._topics.get(name)
@@ -125,12 +125,12 @@ class Metadata:
         return known.leaders.get(partition, NO_LEADER) if known else NO_LEADER
 
     def leading_broker(self, topic: str, partition: int, now: float) -> Node | None:
-        """The leader, if it can be spoken to."""
+        """The leader, if it can be reached."""
         broker = self.brokers.get(self.leader(topic, partition).node_id)
         return broker if broker is not None and self.reachable(broker.node_id, now) else None
 
     def obstacle(self, topic: str, partition: int, said: ErrorCode = ErrorCode.none, message: str | None = None) -> str:
-        """What its leader said last, or why it could not be asked, for people."""
+        """The last error of the partition's leader, or the reason why it could not be reached, as text for people."""
         if said not in (ErrorCode.none, ErrorCode.network_exception):
             return explained(said, topic, message)
         leader = self.leader(topic, partition).node_id
@@ -143,7 +143,7 @@ class Metadata:
         return self.errors.get(topic, ErrorCode.none)
 
     def heard_of(self, topic: str) -> bool:
-        """Whether the topic is known, or was not found when somebody looked for it just now."""
+        """Whether the topic is known, or was not found in a recent lookup."""
         return topic in self._topics or topic in self._reported
 
     def refusal(self, topic: str) -> ClientError | None:
@@ -160,9 +160,9 @@ class Metadata:
         return backoff.until if backoff else 0.0
 
     def any_broker(self, now: float) -> Node | None:
-        """Each in its turn, but one that was lost only while there is no other; those of the bootstrap list when nobody
-        else can be reached, or when all others were lost since they were reached: who takes long to be given up is
-        ready again before the last of them has failed."""
+        """Brokers in rotation; a broker whose connection was lost only if there is no other. The bootstrap servers are
+        used if no broker can be reached, or if the connections to all brokers were lost since they were reached: a
+        timeout can take so long that the first broker is due again before the last one has failed."""
         known = list(self.brokers.values())
         if known and all(broker.node_id in self._backoffs for broker in known):
             ready = [broker for broker in (*self.bootstrap, *known) if self.reachable(broker.node_id, now)]
@@ -180,11 +180,11 @@ class Metadata:
         backoff = self._backoffs.get(broker.node_id)
         return backoff.attempts if backoff else 0
 
-    # What the client wants, and what it noticed.
+    # Topics in use, and errors of requests.
 
     def want(self, topic: str, used_at: float = FOR_EVER) -> None:
-        """Until `forget`; or, for those who say when they use it, until they have not done so for metadata_max_idle_ms.
-        If to ask about a topic may make it, one that is gone is asked for only while it is in use or awaited."""
+        """Until `forget`, or, for callers that report each use, until it was not used for metadata_max_idle_ms. If a
+        Metadata request may create a topic, a deleted topic is requested only while it is in use or awaited."""
         is_new = topic not in self._wanted
         self._wanted[topic] = used_at if is_new else max(used_at, self._wanted[topic])
         if is_new and topic not in self._topics:
@@ -192,7 +192,7 @@ class Metadata:
 
     @contextmanager
     def awaited(self, topic: str) -> Iterator[None]:
-        """Somebody wants to use it, and cannot before more is known."""
+        """A caller waits for metadata of this topic."""
         self._awaited[topic] += 1
         if self.error(topic) is GONE:
             self.refresh()
@@ -208,7 +208,7 @@ class Metadata:
             self._ask_soon()
 
     def _ask_soon(self) -> None:
-        """What nobody has asked about yet is no retry, and waits for none."""
+        """A topic that was never requested is no retry, and has no backoff."""
         if not self._attempts:
             self._asked_at = None
         self.refresh()
@@ -222,7 +222,7 @@ class Metadata:
                 self._names.pop(known.id, None)
 
     def refresh(self) -> None:
-        """What is known proved wrong, or too little."""
+        """The metadata proved wrong or incomplete."""
         if self._in_flight is not None:
             self._again = True
         self._stale = True
@@ -268,7 +268,7 @@ class Metadata:
         return [self._in_flight]
 
     def _topics_to_request(self, now: float) -> list[str]:
-        """And what is idle is forgotten."""
+        """Idle topics are forgotten."""
         used = {*self._awaited, *self.in_use()}
         idle_s = self.settings.metadata_max_idle_ms / 1000
         for name, used_at in list(self._wanted.items()):
@@ -304,7 +304,7 @@ class Metadata:
         self._in_flight = None
         self.reached(send.to.node_id)
         if code_of(response.error_code) is ErrorCode.rebootstrap_required or not response.brokers:
-            # Whoever answers has lost touch with its cluster (KIP-1102): begin again from the list.
+            # The broker has lost its cluster (KIP-1102): start again from the bootstrap servers.
             self.brokers.clear()
             self._attempts += 1
             self._stale = True
@@ -322,7 +322,7 @@ class Metadata:
         self._in_flight = None
         if code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
             self.lost(send.to.node_id, now)
-            self._asked_at = None  # whoever else can be reached may be asked at once
+            self._asked_at = None  # another reachable broker may be asked at once
         else:
             self._attempts += 1
         self._stale = True
@@ -355,7 +355,7 @@ class Metadata:
             return
         code = code_of(topic.error_code)
         if code is not ErrorCode.none:
-            # What was known stays: a broker that has just started may not have heard of the topic yet.
+            # The known metadata stays: a broker that has just started may not know the topic yet.
             self.errors[name] = code
             return
         self.errors.pop(name, None)

@@ -68,7 +68,7 @@ class _Link:
 
     @property
     def owes(self) -> bool:
-        """Something waits to be sent that nobody will ask about: its sender takes it for done."""
+        """A request without a response (acks=0) waits to be sent: its sender counts it as done."""
         return any(reply is None for _, reply in self._waiting)
 
     async def _open(self) -> None:
@@ -122,7 +122,7 @@ class BrokerConnections:
         self.setup_timeout_s = setup_timeout_s
         self.links: dict[tuple[str, int, Lane], _Link] = {}
         self.features: dict[str, int] = {}
-        """What the cluster has agreed on, by name, as the last broker said that was connected to."""
+        """Finalized features, as reported by the broker that was connected last."""
         self.closed = False
 
     def send(self, send: Send, to: Node, reply: Reply | None) -> None:
@@ -138,7 +138,7 @@ class BrokerConnections:
         link.send(send, reply)
 
     def drop(self, to: Node, kind: type[Message]) -> None:
-        """Give up what was sent of this kind, and whatever else is on the same connection."""
+        """Give up requests of this kind, and all others on the same connection."""
         link = self.links.get(_key(to, kind))
         if link is not None:
             link.drop()

@@ -5,7 +5,7 @@ The contract between a machine (`metadata`, `accumulator`, `fetcher` and others)
   passed. It never waits.
 - `Send`: to that broker (or to `any_broker`, if it is for ANY_NODE), in order with other requests of its kind, in the
   highest common version. Then `answered`, or `failed` when the connection is lost or `timeout_s` is over. A shell that
-  gives up on one request closes the connection, and fails everything that was sent on it, before it connects anew.
+  gives up on one request closes the connection, and fails everything that was sent on it, before it connects again.
 - `Send.awaited` false: no answer comes. `answered` is not called; `failed` need not be.
 """
 
@@ -19,7 +19,7 @@ from ottla.wire.tree import Message
 
 NO_NODE: Final = -1
 CONSUMER: Final = -1
-"""The replica id of whoever is no broker."""
+"""The replica id of a client."""
 BACKOFF_DOUBLINGS_MAX: Final = 16
 
 SETTLING: Final = frozenset({ErrorCode.concurrent_transactions, ErrorCode.unstable_offset_commit})
@@ -35,11 +35,11 @@ STALE_METADATA: Final = frozenset(
         ErrorCode.network_exception,
     }
 )  # fmt: skip
-"""Refusals after which a client should find out who leads now."""
+"""Errors after which a client should look up the leader."""
 
 
 class Node(NamedTuple):
-    """Those of the bootstrap list have negative ids: nobody knows yet who they are."""
+    """Bootstrap servers have negative ids: their broker ids are not known yet."""
 
     node_id: int
     host: str
@@ -48,7 +48,7 @@ class Node(NamedTuple):
 
 
 ANY_NODE: Final = Node(-(2**31), "", 0)
-"""Whoever can be reached: for questions that every broker can answer."""
+"""Any reachable broker: for requests that every broker can answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

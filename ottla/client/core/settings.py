@@ -1,7 +1,7 @@
 """Settings of the clients: Kafka's names, as keywords with `_` or in a dictionary with `.`.
 
-The dictionary is the one that confluent-kafka takes: librdkafka's own names for a setting are understood, too. A name
-that nobody understands is refused, with the one that was probably meant.
+The dictionary is the one that confluent-kafka takes: librdkafka's own names for a setting are understood, too. An
+unknown name is refused, with a suggestion.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _ALIASES: Final = {
     "fetch_wait_max_ms": "fetch_max_wait_ms",
     "fetch_message_max_bytes": "max_partition_fetch_bytes",
 }
-"""librdkafka's names for what Kafka calls otherwise."""
+"""librdkafka's names of settings that have another name in Kafka."""
 
 
 _NUMBERS: Final[Mapping[str, Mapping[str, int | None]]] = {
@@ -113,7 +113,7 @@ def _strategy(value: object) -> object:
 
 
 def parse_bootstrap(text: str | Iterable[str]) -> list[tuple[str, int]]:
-    """`host:port,host:port`, or a list of them; the port may be left out. ValueError says what is wrong."""
+    """`host:port,host:port`, or a list of them; the port is optional. ValueError names the invalid part."""
     addresses: list[tuple[str, int]] = []
     joined = text if isinstance(text, str) else ",".join(text)
     for part in filter(None, (part.strip() for part in joined.split(","))):
@@ -156,7 +156,7 @@ class Settings:
             raise BadSetting(f"bootstrap_servers: {problem}; for example localhost:9092") from None
 
     def part(self, kind: type[S], **defaults: object) -> S:
-        """The settings of one part; `defaults` are of this client, for what nobody said."""
+        """The settings of one part; `defaults` are defaults of this client."""
         types = _types(cast("Any", kind))
         chosen = defaults | {name: value for name, value in self._given.items() if name in types}
         return kind(**{name: _typed(name, value, types[name]) for name, value in chosen.items()})
@@ -173,7 +173,7 @@ def _types(kind: Any) -> dict[str, Any]:
 
 
 def _typed(name: str, value: Any, kind: Any) -> Any:
-    """Text, as configuration files have it, becomes what the setting is. Only what cannot be meant is refused."""
+    """Text, as in configuration files, is converted to the type of the setting. Only impossible values are refused."""
     allowed = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     if value is None and type(None) in allowed:
         return None
@@ -201,7 +201,7 @@ _WORDS: Final = {
     "auto_offset_reset": "earliest, latest or none",
     "isolation_level": "read_uncommitted or read_committed",
 }
-"""Of settings that are numbers here and words for everybody else."""
+"""Settings that are numbers here and words in other clients."""
 
 
 # The same settings as types, for editors and type checkers.

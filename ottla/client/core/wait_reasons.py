@@ -1,10 +1,10 @@
 """What a client waits for, and why: logged as a warning when it lasts. Pure.
 
 Reasons come from three sides. Answers with an error after which the client tries again are noted as they come, by what
-they are about, until an answer without one comes. What the machines stand still for (no leader, no such topic) is
-looked at every second while anybody waits, and so are the requests that a broker has not answered (`InFlightRequests`).
-A reason that has held for `PATIENCE_SECONDS` is logged once, and again every minute. A reason that many partitions
-share is logged once for all of them.
+their topic or broker, until an answer without an error comes. What the machines wait for (no leader, no such topic) is
+looked at every second while a caller waits, and so are the requests that a broker has not answered
+(`InFlightRequests`). A reason that has held for `PATIENCE_SECONDS` is logged once, and again every minute. A reason
+that many partitions share is logged once for all of them.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ AGAIN_SECONDS: Final = 60.0
 SILENT_SECONDS: Final = 1.0
 """An answer that takes longer than this is waited for."""
 FORGOTTEN_SECONDS: Final = 10.0
-"""What nobody has met for so long is over: nobody tries any more."""
+"""A reason that was not seen for so long is over: the requests were given up."""
 REPORTED_MAX: Final = 5
 """Reasons that are reported at a time."""
 NAMED_MAX: Final = 3
 """Of many partitions with the same reason so many are named."""
 
 _NO_WARNING: Final = (None, "", "NONE")
-"""What FindCoordinator says beside an address when all is well: ours nothing, Apache Kafka's the name of the code."""
+"""The message of a FindCoordinator response without an error: empty from Ottla, the name of the code from Apache
+Kafka."""
 
 COORDINATOR: Final = "coordinator of "
 
 Obstacle = tuple[str, str]
-"""What it is about, and what is wrong with it."""
+"""The subject, and what is wrong with it."""
 
 
 @dataclass(slots=True)
@@ -82,7 +83,7 @@ class WaitReasons:
         self._waits.pop(about, None)
 
     def heard(self, request: Message, response: Message, now: float) -> None:
-        """An answer that has one place for an error; those with many are looked at by whoever asked."""
+        """Note the error of a response with one error code. The sender looks at responses with several."""
         if isinstance(response, FindCoordinatorResponse):
             assert isinstance(request, FindCoordinatorRequest)
             found = response.coordinators[0] if response.coordinators else response
@@ -102,7 +103,7 @@ class WaitReasons:
             self.over(about)
 
     def look(self, obstacles: Iterable[Obstacle], now: float) -> list[str]:
-        """Note what machines wait for; what is to be reported now."""
+        """Note what machines wait for. Returns the reasons to report now."""
         present = dict(obstacles)
         for about, reason in present.items():
             self.note(about, reason, now)
@@ -122,7 +123,7 @@ class WaitReasons:
 
 
 def together(obstacles: Iterable[Obstacle]) -> list[str]:
-    """What is wrong with several things alike is said once, with their number and some of their names."""
+    """A reason that several subjects share is reported once, with their number and some of their names."""
     alike: dict[str, list[str]] = {}
     for about, reason in obstacles:
         rest = reason.removeprefix(f"{about}: ")
@@ -157,7 +158,7 @@ class InFlightRequests:
         return self._number
 
     def over(self, number: int) -> Node | None:
-        """It was answered, or given up: by whom."""
+        """The request was answered or given up, by this broker."""
         to, _, _ = self._sent.pop(number, (None, None, 0.0))
         return to
 
@@ -198,7 +199,7 @@ def _silence(to: Node, request: Message) -> str:
 
 
 def of_topics(metadata: Metadata) -> Iterator[Obstacle]:
-    """Topics that somebody wants and nobody knows."""
+    """Topics in use that are not in the metadata."""
     for topic, code in metadata.errors.items():
         yield f"topic {topic}", f"topic {topic}: {explained(code, topic)}"
 
@@ -211,7 +212,7 @@ def of_partition(
     said: ErrorCode = ErrorCode.none,
     words: str | None = None,
 ) -> Obstacle | None:
-    """Why nothing comes of this partition, if something is known to be wrong."""
+    """Why a partition makes no progress, if a reason is known."""
     if metadata.topic(topic) is None:
         return None  # reported for the topic
     leader = metadata.leader(topic, partition).node_id

@@ -20,15 +20,15 @@ Assignment = dict[str, list[TopicPartition]]
 
 
 class Assignor(Protocol):
-    """Without state: what a member must remember between two rebalances is handed in."""
+    """Without state: the caller passes what a member must remember between two rebalances."""
 
     name: str
-    """What the protocol calls it; the group uses one that all members know."""
+    """Its name in the protocol; the group uses one that all members support."""
     cooperative: bool = False
     """Whether members may keep their partitions while they rebalance (KIP-429)."""
 
     def user_data(self, owned: Collection[TopicPartition], generation: int) -> bytes | None:
-        """What a member sends to the leader's assignor: its last assignment, and the generation it is of."""
+        """User data for the leader's assignor: the member's last assignment, and its generation."""
         return None
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
@@ -100,16 +100,17 @@ class RoundRobinAssignor(Assignor):
 
 
 Claims = Mapping[str, tuple[Collection[TopicPartition], int]]
-"""By member: what it says it has, and since which generation."""
+"""By member: the partitions it claims to own, and the generation of the claim."""
 
 
 class StickyAssignor:
     """Sticky (KIP-54): as even as the subscriptions allow, and as few moves as that allows.
 
-    Every member keeps what it had and may still have; what nobody has goes to the least loaded member. Then partitions
-    move along chains, from a member that has at least two more than the last in the chain, until no chain is left:
-    member c may not read a topic that a has too much of, but b may, and c may read one that b has. A chain moves one
-    partition per link and changes the load of its two ends only. What is new to its member anyway is moved first.
+    Every member keeps its partitions if it may; partitions without an owner go to the least loaded member. Then
+    partitions move along chains, from a member that has at least two more than the last in the chain, until no chain is
+    left: member c may not read a topic that a has too much of, but b may, and c may read one that b has. A chain moves
+    one partition per link and changes the load of its two ends only. Partitions that are new to their member are moved
+    first.
 
     A member sends the leader what it had in its user data: the partitions by topic, then the generation (KIP-341), by
     which the leader knows which of two claims to the same partition is stale.
@@ -138,7 +139,8 @@ def stick(partitions: Mapping[str, int], members: Mapping[str, Subscription], cl
 
 
 def _undisputed(claims: Claims) -> dict[TopicPartition, str]:
-    """Who keeps what: the younger claim counts. Of two of one age neither does: somebody is wrong, and both let go."""
+    """Claimed partitions by member: the claim of the younger generation counts. If two members claim a partition in the
+    same generation, neither keeps it."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member, (owned, generation) in claims.items():
         for partition in owned:
@@ -151,7 +153,7 @@ def _undisputed(claims: Claims) -> dict[TopicPartition, str]:
 
 
 class _Loads:
-    """Who holds what while the assignment is made."""
+    """The owners of partitions while the assignment is made."""
 
     def __init__(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> None:
         self.order = in_order(members)
@@ -176,7 +178,8 @@ class _Loads:
         self.free.clear()
 
     def _least_loaded(self, queues: dict[str, list[tuple[int, int, str]]], topic: str) -> str:
-        """Loads only grow meanwhile, so an entry with an old load is put back where it belongs when it comes up."""
+        """Loads only grow here, so an entry with an outdated load is put back with the current one when it is
+        reached."""
         queue = queues.get(topic)
         if queue is None:
             queue = queues[topic] = [(len(self.held[m]), rank, m) for rank, m in enumerate(self.wanting[topic])]
@@ -188,7 +191,8 @@ class _Loads:
             heapreplace(queue, (len(self.held[member]), rank, member))
 
     def level(self, *, only_new: bool) -> None:
-        """Always from whoever has most: taking from anybody else could give a partition to one who later loses some."""
+        """Always from the member with the most partitions: taking from another one could give a partition to a member
+        that loses some later."""
         stuck: set[str] = set()
         moved = False
         while True:
@@ -227,7 +231,7 @@ class _Loads:
         return []
 
     def _moves(self, giver: str, only_new: bool, seen: Mapping[str, object]) -> Iterator[tuple[TopicPartition, str]]:
-        """One partition of each topic the giver has some of, and who could take it."""
+        """For each topic of the giver: one partition, and the members that could take it."""
         movable: dict[str, TopicPartition] = {}
         for partition in sorted(self.held[giver]):
             if partition in self.new:
@@ -316,8 +320,8 @@ class CooperativeStickyAssignor:
     """Cooperative sticky (KIP-429): the sticky assignment, reached in two rebalances, so that no member stops reading
     what it keeps.
 
-    Members join with the partitions they own and go on reading them. A partition that is to move is assigned to nobody
-    in this rebalance: its owner sees that it is gone, revokes it and asks for another one, in which it is free. So no
+    Members join with the partitions they own, and continue to read them. A partition that is to move is not assigned in
+    this rebalance: its owner revokes it and triggers another rebalance, in which it is free. So no
     partition ever has two readers.
 
     Members send what they own in the subscription itself (since version 1), and the generation there (since version 2)

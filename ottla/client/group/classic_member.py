@@ -13,7 +13,7 @@ Eager members give up all partitions before they join. Cooperative members (KIP-
 reading it, give up afterwards only what they no longer have, and then rejoin, so that it can be assigned to others.
 
 What can be lost: nothing here is durable. A member that the coordinator does not know any more (its session expired,
-or another member took its instance id) loses its partitions without a callback for revocation, and joins anew. A static
+or another member took its instance id) loses its partitions without a callback for revocation, and rejoins. A static
 member (KIP-345) has an instance id, under which it comes back within the session timeout and finds its partitions.
 """
 
@@ -45,9 +45,9 @@ from ottla.wire.schema.sync_group import SyncGroupRequest, SyncGroupRequestAssig
 from ottla.wire.tree import Message
 
 JOIN_SLACK_MS: Final = 5_000
-"""What the answer to a join may take on top of the rebalance timeout, before it is given up."""
+"""How long the response to a JoinGroup may take beyond the rebalance timeout."""
 FORGOTTEN: Final = frozenset({ErrorCode.unknown_member_id, ErrorCode.illegal_generation})
-"""The coordinator does not count on this member any more: its partitions are, or may soon be, somebody else's."""
+"""The coordinator has removed this member: its partitions belong, or may soon belong, to other members."""
 COMMIT_REFUSALS: Final = FORGOTTEN | COORDINATOR_MOVED | {ErrorCode.rebalance_in_progress, ErrorCode.fenced_instance_id}
 
 
@@ -88,7 +88,7 @@ class ClassicMember(MemberMachine):
 
     @property
     def watched_topics(self) -> frozenset[str]:
-        """Those whose number of partitions matters here: for the leader, all that anybody in the group wants."""
+        """Topics whose number of partitions matters here: for the leader, all subscribed topics of the group."""
         return self.topics.union(self._counts)
 
     # What happened.
@@ -258,7 +258,7 @@ class ClassicMember(MemberMachine):
         wanted = frozenset(topic for member in self._members.values() for topic in member.topics)
         self._counting = CountPartitions(wanted)
         self._out.append(self._counting)
-        if response.skip_assignment:  # a static leader came back and nobody else did: all keep what they have
+        if response.skip_assignment:  # a static leader came back without any other change: the assignment stays
             self._members = {}
 
     def _share_out(self, counts: Mapping[str, int]) -> dict[str, list[TopicPartition]]:

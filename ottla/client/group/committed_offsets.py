@@ -40,7 +40,7 @@ NOT_A_MEMBER: Final = frozenset(
     {ErrorCode.illegal_generation, ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id,
      ErrorCode.fenced_member_epoch, ErrorCode.rebalance_in_progress}
 )  # fmt: skip
-"""The partitions are not this member's any more, or are about to be dealt out anew."""
+"""The partitions are not assigned to this member any more, or the group is about to rebalance."""
 AGAIN: Final = frozenset({ErrorCode.stale_member_epoch})
 """The member learns its next epoch with a heartbeat, and may try again then."""
 
@@ -63,7 +63,7 @@ class GroupOffsets:
     async def commit(
         self, offsets: Offsets, member: Callable[[], GroupMetadata], refused: Refusal = lambda _, __: None
     ) -> None:
-        """CommitFailed, Several, or the error there is, for what could not be committed. `who` is asked at every
+        """CommitFailed, Several, or another error, for offsets that could not be committed. `member` is called at every
         attempt."""
         if offsets:
             await self._driver.insist(lambda: self._commit(offsets, member(), refused), timeout_s=self._timeout_s)

@@ -1,16 +1,16 @@
 """Member of a consumer group (KIP-848, ConsumerGroupHeartbeat), pure.
 
-Who speaks: members with the coordinator only, and only in heartbeats. The coordinator decides who gets what. A
-heartbeat carries the member's epoch and whatever has changed since the last; its answer carries the next epoch,
-the time until the next heartbeat and, when it changed, what the member shall read. The member moves towards that
-on its own: it gives up what it shall not have, takes what it shall, and says so in the next heartbeat. Only then
-does the coordinator assign it to others. There is no rebalance of all members: those not concerned notice nothing.
+Who speaks: members with the coordinator only, and only in heartbeats. The coordinator makes the assignment.
+A heartbeat carries the member's epoch and the fields that have changed since the last one. Its response carries the
+next epoch, the time until the next heartbeat and, if it changed, the assignment. The member reconciles by itself: it
+revokes partitions, takes new ones, and reports both in the next heartbeat. Only then does the coordinator assign the
+revoked partitions to other members. There is no rebalance of all members: the others are not interrupted.
 
     UNJOINED ──► JOINING ──► STABLE ◄──► RECONCILING (the user's callback runs) ──► ACKNOWLEDGING ──► STABLE
     any of them ──► LEAVING ──► UNJOINED or closed
 
 Epochs: 0 asks to join, -1 leaves, -2 leaves for a while (a static member that will be back). A member whose epoch is
-not the one that the coordinator has for it is fenced: it loses its partitions, and joins anew. Nothing here is durable.
+not the one that the coordinator has for it is fenced: it loses its partitions, and rejoins. Nothing here is durable.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ConsumerState(Enum):
 
 class ConsumerMember(MemberMachine):
     def __init__(self, settings: MemberSettings, member_id: str, *, server_assignor: str | None = None) -> None:
-        """The member gives itself an id that nobody else has, a random uuid, and keeps it for life."""
+        """The member generates its id, a random uuid, and keeps it for life."""
         super().__init__(settings)
         self.member_id = member_id
         self.server_assignor = server_assignor
@@ -88,7 +88,7 @@ class ConsumerMember(MemberMachine):
         return self._decided(now)
 
     def named(self, asked: NameTopics, names: Mapping[bytes, str], now: float) -> list[Action]:
-        """The names of those ids that metadata knows. What it does not know yet is asked for again."""
+        """Names of the topic ids, from the metadata. Unknown ids are requested again."""
         if asked is self._naming:
             self._naming = None
             self._names.update(names)
@@ -133,7 +133,7 @@ class ConsumerMember(MemberMachine):
             self._lose_coordinator(now)
 
     def _called_back(self, now: float) -> None:
-        """Nothing to note here: `_advance` goes on with what is owned now."""
+        """Nothing to note here: `_advance` continues with the owned partitions."""
 
     # What comes next.
 
@@ -152,7 +152,8 @@ class ConsumerMember(MemberMachine):
                 self._send_heartbeat()
 
     def _may_speak(self) -> bool:
-        """A member speaks until it leaves. Before one that was fenced joins anew, its user must know what was lost."""
+        """A member sends heartbeats until it leaves. Before a fenced member rejoins, the application must know the lost
+        partitions."""
         if self._joined():
             return True
         wanted = bool(self.topics or self.pattern) and not self.away and not self._leave_requested
@@ -195,7 +196,7 @@ class ConsumerMember(MemberMachine):
         )
 
     def _subscription_changed(self) -> bool:
-        """Of one that is about to leave nobody needs to know what it wants."""
+        """A member that is about to leave reports no subscription."""
         return not self._leave_requested and self._reported != (self.topics, self.pattern)
 
     def _send_heartbeat(self) -> None:

@@ -7,9 +7,9 @@ order. It never waits: `deadline` says until when nothing needs to be done if no
 The shell's part of the contract
 - `Send`: as in `core.requests`, with `answered` and `failed` called with the request. FindCoordinator goes to ANY_NODE.
 - `Revoke`, `Assign`, `Lose`: one after another, each with the user's callback; after a `Revoke` or a `Lose` (not an
-  `Assign`) `called_back`. Revoked partitions may still be committed, lost ones may be somebody else's by now.
+  `Assign`) `called_back`. Revoked partitions may still be committed, lost ones may already belong to another member.
 - `CountPartitions`, `NameTopics`: look it up in fresh metadata, then `counted` or `named`.
-- `Fail`: nothing more will come of this member; raise it to the user.
+- `Fail`: the member has ended; raise the error to the application.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """What is new; all of it for a member that has just joined, and perhaps nothing."""
+    """The new partitions; all of them for a member that has just joined, and perhaps none."""
 
     partitions: frozenset[TopicPartition]
 
@@ -85,7 +85,7 @@ class MemberMachine(ABC):
         self.coordinator: Node | None = None
         self.member_id = ""
         self.owned: frozenset[TopicPartition] = frozenset()
-        """What the user reads, or is in the middle of giving up."""
+        """The partitions that the application reads, or is about to revoke."""
         self.away = False
         """Out of the group since the user stopped polling; the next poll brings it back."""
         self.failure: Fail | None = None
@@ -146,8 +146,8 @@ class MemberMachine(ABC):
         return self._decided(now)
 
     def close(self, now: float, *, leave_static: bool = False) -> list[Action]:
-        """Give up all partitions and leave for good. A static member stays in the group unless asked otherwise: it is
-        expected back."""
+        """Revoke all partitions and leave for good. A static member stays in the group by default: it is expected
+        back."""
         self.closed = self.closed or self.failure is not None
         self._closing = self._leave_requested = True
         self._leave_static = leave_static
@@ -164,7 +164,7 @@ class MemberMachine(ABC):
             times.append(self._poll_deadline())
         return min(times, default=None)
 
-    # What a kind of member says about itself.
+    # Different for each kind of member.
 
     @abstractmethod
     def _advance(self, now: float) -> None:
@@ -186,7 +186,7 @@ class MemberMachine(ABC):
 
     @abstractmethod
     def _on_poll_timeout(self, now: float) -> None:
-        """Leave without asking the user, who does not listen, and take all partitions for lost."""
+        """Leave without callbacks, because the application does not poll, and count all partitions as lost."""
 
     @abstractmethod
     def _forget_subscription(self) -> None: ...

@@ -33,7 +33,7 @@ Change = Revoke | Assign | Lose
 
 
 class Reader(Protocol):
-    """Whoever reads what the group assigns."""
+    """The consumer that reads the assigned partitions."""
 
     async def take(self, partitions: Sequence[TopicPartition]) -> None: ...
 
@@ -69,7 +69,7 @@ class GroupMembership:
         driver.observe(self._look_at_metadata)
         self._worker = driver.runtime.spawn(self._carry_changes(), name=f"group {member.settings.group_id}")
 
-    # What the consumer wants.
+    # Calls of the consumer.
 
     def subscribe(self, topics: Collection[str]) -> None:
         self._pattern = None
@@ -132,7 +132,7 @@ class GroupMembership:
     def failed(self, send: Send, now: float, code: ErrorCode) -> None:
         raise AssertionError("a member's requests are asked beside the driver's machines")
 
-    # What the member wants.
+    # Actions of the member.
 
     def _notify(self, event: Callable[..., list[Action]], *arguments: object) -> None:
         for action in event(*arguments, self._driver.runtime.now()):
@@ -173,7 +173,7 @@ class GroupMembership:
                 self._notify(self.member.called_back)
             self._driver.announce()
 
-    # What the group needs to know of topics.
+    # Topics, for the member.
 
     async def _look_up(self, asked: CountPartitions | NameTopics) -> None:
         member = self.member
@@ -204,7 +204,7 @@ class GroupMembership:
             self._notify(member.counted, asked, counted)
             known = ((name, self._driver.metadata.topic(name)) for name in asked.topics)
             if any(topic is not None and len(topic.leaders) > counted.get(name, 0) for name, topic in known):
-                self._revision = -1  # whoever was asked now has not heard yet what we have: look at it once more
+                self._revision = -1  # the broker may have older metadata than this client: compare once more
 
     def _look_at_metadata(self) -> None:
         """Topics may have appeared, or grown."""

@@ -1,11 +1,11 @@
 """RecordAccumulator: records that wait to be sent, in batches by partition. Pure; `sender` is built on it.
 
-A batch is closed when it is full, when its linger is over, or when the user flushes. What is appended uses
+A batch is closed when it is full, when its linger is over, or when the user flushes. A record uses
 `buffer_memory` until its batch is delivered or given up. `batches` says how order and uniqueness survive lost answers
 and new leaders. Nothing here is durable: what was not delivered is lost with the process.
 
 A transactional producer gets its identity from outside (`identify`), may write only to partitions of its transaction
-(`admit`), and never numbers anew by itself: what goes wrong ends the transaction (`transaction_error`).
+(`admit`), and never renumbers by itself: an error ends the transaction (`transaction_error`).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class RecordAccumulator:
         self._busy: dict[TopicPartition, PartitionQueue] = {}  # those that have a batch
         self._admitted: set[TopicPartition] | None = set() if self.settings.transactional_id is not None else None
         self._serial = 0
-        self._pending: dict[int, int] = {}  # batches whose outcome the user waits for, by serial
-        self._memory_full = False  # somebody waits for memory: nothing lingers
+        self._pending: dict[int, int] = {}  # batches of `flush` calls, by serial
+        self._memory_full = False  # a caller waits for memory: nothing lingers
         self._out: list[Action] = []
 
     # In: records.
@@ -97,7 +97,7 @@ class RecordAccumulator:
         return AppendResult.ACCEPTED
 
     def append_batch(self, tp: TopicPartition, content: BatchContent, shipment: Shipment, now: float) -> AppendResult:
-        """Take it, or say why not yet. The topic's partitions are known to whoever made the batch."""
+        """Append the record, or return why not yet. The maker of the batch knows the partitions of the topic."""
         self._check_open()
         settings, deadline = self.settings, now + self.settings.delivery_timeout_ms / 1000
         if content.count == 1 and HEADER_BYTES + content.size > settings.max_request_size:
@@ -159,22 +159,22 @@ class RecordAccumulator:
         return self._serial
 
     def flushed(self, mark: int) -> bool:
-        """Whether everything appended before that flush was delivered or has failed, and `decide` has said so."""
+        """Whether everything appended before that flush was delivered or has failed, and `decide` has reported it."""
         return not self._out and next(iter(self._pending), mark + 1) > mark
 
     @property
     def idle(self) -> bool:
-        return not self._busy  # nothing waits to leave, nothing is on its way, not even what was given up
+        return not self._busy  # nothing is queued and nothing is in flight, including batches that were given up
 
     def close(self) -> int:
         """Take no more records, and flush."""
         self.closed = True
         return self.flush()
 
-    # What a transaction does to its producer.
+    # Calls of the transaction manager.
 
     def identify(self, identity: ProducerIdAndEpoch) -> None:
-        """Write under this identity from now on; what is numbered already keeps its own until it is done."""
+        """Use this producer id and epoch from now on; batches with a sequence keep theirs until they are done."""
         self.identity = identity
         self.transaction_error = None
 
@@ -230,7 +230,7 @@ class RecordAccumulator:
             del self._pending[batch.serial]
 
     def _tidy(self, queue: PartitionQueue) -> None:
-        """A queue that has nothing is forgotten, unless its numbers go on."""
+        """Remove an empty queue, unless its sequence numbers continue."""
         if queue.idle:
             tp = TopicPartition(queue.topic, queue.partition)
             self._busy.pop(tp, None)

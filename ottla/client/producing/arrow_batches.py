@@ -1,7 +1,7 @@
 """Arrow columns to record batches: a partition for each row, and the rows of a partition as batches.
 
 Keys go where every client of Kafka sends them, so all keys of a column are hashed, word by word and all rows at once.
-Needs numpy and pyarrow, so it is imported by those who have columns only.
+Needs numpy and pyarrow, so it is imported only when columns are sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ottla.wire.columns.varints import Ints
 from ottla.wire.columns.writing import ROWS_BYTES_MAX, Rows, RowsBatch, bounds_of, cut
 
 BATCH_BYTES: Final = 512 * 1024
-"""Batches of columns are this large at least, however small batch_size is: nobody waits for them to fill."""
+"""The least size of a batch of columns, however small batch_size is: they do not wait to fill."""
 ROWS_MAX: Final = 1 << 17
 
 _MULTIPLIER: Final = np.uint32(0x5BD1E995)
@@ -48,7 +48,7 @@ class Names:
 
 
 class RowPartitioner:
-    """Which partition each row goes to; counters go on from table to table."""
+    """The partition of each row; counters continue from table to table."""
 
     def __init__(self, how: str, seed: int) -> None:
         self._how = how

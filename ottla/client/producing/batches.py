@@ -15,7 +15,7 @@ what breaks without them:
 - Until the first batch under an identity is acknowledged it is alone in flight. A log that does not know the producer
   takes any number for the first, so if the first is refused, the second would overtake it.
 - When the broker misses a predecessor that the client holds for acknowledged (its state was lost), or that the client
-  has given up, the rest is numbered anew under the next epoch (KIP-360), once everything in flight has come back.
+  has given up, the rest is renumbered under the next epoch (KIP-360), once everything in flight has been answered.
 - Behind a batch that was given up with an unknown outcome, those with numbers are tried with their old ones: if they
   are taken, it was in the log, and nothing may be written twice; if they are refused, it was not, and nor were they.
 """
@@ -85,7 +85,7 @@ class Batch:
     """Records that are written together or not at all."""
 
     serial: int
-    """Rises from batch to batch over all partitions; what a batch is split into has its own."""
+    """Increases from batch to batch over all partitions; the parts of a split batch have their own."""
     created_at: float
     deadline: float
     records: list[Record] = field(default_factory=list)
@@ -96,12 +96,12 @@ class Batch:
     identity: ProducerIdAndEpoch = NO_ID
     base_sequence: int = NO_SEQUENCE
     node_id: int = -1
-    """Whom it was sent to last."""
+    """The broker it was sent to last."""
     _data: bytes | None = None
     given_up: bool = False
     """It was reported as failed; only its outcome is still of interest."""
     doubtful: bool = False
-    """An answer stayed away, or said that it may be in the log: only another attempt shows it."""
+    """No response came, or an error that leaves it open: the batch may be in the log, and only a retry shows it."""
     halved_in_doubt: bool = False
     """It was part of such a batch, which may be in the log as a whole if the log took larger ones then."""
 
@@ -109,7 +109,7 @@ class Batch:
         return len(self.records)
 
     def add(self, record: Record, token: object, size: int) -> None:
-        """Whatever its offset is, on the wire it will be its place in the batch."""
+        """On the wire the offset of a record is its index in the batch."""
         self.records.append(record)
         self.tokens.append(token)
         self.size += size
@@ -175,10 +175,10 @@ class PartitionQueue:
     gap: bool = False
     """A batch was given up: maybe the log has it, maybe not."""
     renumber: bool = False
-    """The broker misses what the client has not: number anew when nothing is in flight."""
+    """The broker misses batches that were acknowledged: renumber when nothing is in flight."""
     muted_until: float = 0.0
     last_error: ErrorCode = ErrorCode.none
-    """What the broker said last, since something was acknowledged; `last_message` in its own words."""
+    """The last error of the broker since the last acknowledgement; `last_message` is its text."""
     last_message: str | None = None
 
     def __iter__(self) -> Iterator[Batch]:
@@ -245,7 +245,7 @@ class PartitionQueue:
         return batch
 
     def adopt(self, identity: ProducerIdAndEpoch) -> None:
-        """Go on under another identity, with numbers from 0 for everything that has one."""
+        """Continue under another producer id and epoch, with sequence numbers from 0 for all numbered batches."""
         assert not self.in_flight, "what is in flight keeps its number"
         self.identity = identity
         self.acknowledged = self.gap = self.renumber = False
@@ -267,7 +267,7 @@ class PartitionQueue:
         self.last_error = ErrorCode.none
 
     def refused(self, code: ErrorCode, message: str | None) -> None:
-        """That a number is out of order follows from an earlier refusal, if there was one: that is what is wrong."""
+        """An out-of-order sequence follows from an earlier error, if there was one: return that one."""
         if code not in MISNUMBERED or self.last_error is ErrorCode.none:
             self.last_error, self.last_message = code, message
 
@@ -288,7 +288,7 @@ class PartitionQueue:
             self.gap = True
 
     def split(self, batch: Batch) -> None:
-        """Two in its place, which share its numbers."""
+        """Two batches in its stead, which share its sequence numbers."""
         at = self.sent.index(batch)
         halves = batch.halves()
         del self.sent[at]

@@ -1,6 +1,6 @@
 """Pre-built batches: sent in the same way as those that the accumulator fills itself.
 
-What is in such a batch is known only to whoever built it, and one `Shipment` reports the outcome of all batches that
+Only the builder of such a batch knows its records, and one `Shipment` reports the outcome of all batches that
 belong together.
 """
 
@@ -46,7 +46,7 @@ class Shipment:
 
     def __init__(self, promise: Promise[int]) -> None:
         self._promise = promise
-        self._open = 1  # whoever adds batches
+        self._open = 1  # callers of `add`
         self._records = 0
 
     def done(self) -> bool:

@@ -34,7 +34,7 @@ DOUBTFUL: Final = frozenset(
     {
         ErrorCode.request_timed_out,
         ErrorCode.not_enough_replicas_after_append,
-        ErrorCode.not_leader_or_follower,  # also said to those who waited when it stopped leading
+        ErrorCode.not_leader_or_follower,  # also sent to delayed Produce requests when the leader stops leading
         ErrorCode.kafka_storage_error,
         ErrorCode.network_exception,
         ErrorCode.unknown_server_error,
@@ -118,7 +118,7 @@ class Undelivered:
     tokens: list[object]
     error: ClientError
     details: Mapping[int, str] = field(default_factory=dict)
-    """What is wrong with single records, by their place in the batch (KIP-467); the others failed with them."""
+    """Errors of single records, by their index in the batch (KIP-467); the others failed with them."""
 
 
 Load = list[tuple[PartitionQueue, Batch]]
@@ -152,7 +152,7 @@ def produce(
 
 
 def flaw_of(queue: PartitionQueue, batch: Batch, settings: ProducerSettings) -> ClientError | None:
-    """Why the batch cannot be encoded, if it cannot. What it is encoded to is kept for `produce`."""
+    """Why the batch cannot be encoded, or None. The encoded batch is kept for `produce`."""
     try:
         batch.encoded(settings.compression_type, settings.compression_level, settings.transactional_id is not None)
     except Exception as error:  # noqa: BLE001 (whatever is wrong with it must not hold up those behind it)

@@ -4,7 +4,7 @@
         metadata = await producer.send_and_wait("orders", b"two oranges", key=b"alice")
 
 `send` hands a record over and returns a future; the record leaves with others, when a batch is full or has lingered.
-What was acknowledged with acks=all (the default) is in the log once, in order, even if a leader dies meanwhile.
+A record that was acknowledged with acks=all (the default) is in the log once, in order, even if a leader dies.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Producer(Client):
         self._value_serializer = None if value_serializer is None else converter(value_serializer, "value")
         self._partitioner = partitioner
         if isinstance(partitioner, str):
-            partitioner_of(partitioner)  # a name that nobody knows is refused here, not at the start
+            partitioner_of(partitioner)  # an unknown name is refused here, not at the start
         self._accumulator: Sender
         self._transactions: TransactionCalls | None = None
         self._deal: RowPartitioner | None = None
@@ -97,7 +97,7 @@ class Producer(Client):
             raise
 
     async def stop(self) -> None:
-        """Deliver what was sent, as far as it can be delivered, and close. A transaction that is open is aborted."""
+        """Deliver the buffered records as far as possible, and close. An open transaction is aborted."""
         if self._driver_or_none is None or self._stopped:
             return
         self._stopped = True
@@ -157,7 +157,7 @@ class Producer(Client):
             await self.insist_on(*offered)
         self._unyielded += 1
         if not self._unyielded & UNYIELDED_MAX:
-            # Whoever sends in a tight loop never lets it turn: then nothing would leave before memory is full.
+            # A tight loop of sends never yields to the event loop: then nothing would be sent before memory is full.
             await asyncio.sleep(0)
         return future
 
@@ -198,7 +198,7 @@ class Producer(Client):
         return future
 
     async def _offer_batch(self, tp: TopicPartition, content: BatchContent, shipment: Shipment) -> None:
-        """Requests carry as many batches as fit: what is offered leaves when the driver is woken."""
+        """Requests carry as many batches as fit: offered batches are sent when the driver wakes up."""
         if self._transactions is not None:
             self._transactions.check()
         deadline = self._runtime.now() + self._max_block_s
@@ -225,8 +225,8 @@ class Producer(Client):
             raise
 
     async def init_transactions(self) -> None:
-        """Take over the transactional id anew, outside a transaction. `start` has done so; another producer may have it
-        by now, and after `hand_over_transaction` it is needed."""
+        """Take over the transactional id again, outside a transaction. `start` has done so; another producer may have
+        taken it since, and after `hand_over_transaction` it is needed."""
         await self._transactional().init()
 
     async def begin_transaction(self) -> None:
@@ -257,7 +257,7 @@ class Producer(Client):
             raise BadSetting("transactions need a transactional_id")
         return self._transactions
 
-    # The steps of `send`, for those who call from other threads.
+    # The steps of `send`, for callers in other threads.
 
     def prepared(
         self,
@@ -317,12 +317,12 @@ class Producer(Client):
         return verdict
 
     def heard_of(self, topic: str) -> bool:
-        """Whether anybody has just said something of the topic."""
+        """Whether a recent response had the topic."""
         return self._driver.metadata.heard_of(topic)
 
     @contextmanager
     def looking_for(self, topics: Iterable[str]) -> Iterator[None]:
-        """They are asked about meanwhile: records for them wait behind another."""
+        """Request their metadata now: records for them wait behind another one."""
         metadata = self._driver.metadata
         with ExitStack() as waiting:
             for topic in topics:
@@ -351,7 +351,7 @@ class Producer(Client):
                 await self._wait_for(verdict, topic, partition, deadline)
 
     def not_taken(self, error: Exception) -> None:
-        """A record was refused after its sender had gone on: its transaction is all or nothing."""
+        """A record was refused after `send` had returned: its transaction fails as a whole."""
         if self._transactions is not None:
             self._transactions.fail_transaction(error)
 
@@ -380,7 +380,7 @@ class Producer(Client):
             if not promise.done():
                 promise.set_exception(_failure(action, at))
                 if action.error.code is ErrorCode.transaction_abortable:
-                    promise.exception()  # whoever aborted knows, and need not ask each record
+                    promise.exception()  # the caller of the abort knows, and need not ask for each record
 
     def _chosen_partitioner(self) -> Partitioner:
         chosen = self._partitioner

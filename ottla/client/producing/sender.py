@@ -4,10 +4,10 @@ Who speaks: the client with the leader of each partition (Produce), and once wit
 (InitProducerId). A request to a broker carries at most one batch for each of its partitions, and at most five requests
 are in flight to one broker.
 
-What can be lost: with acks=all nothing that was reported as delivered, as long as one in-sync replica survives. What
-could not be delivered in time is reported as such; it may be in the log nevertheless (its answer was lost). What is not
-numbered (acks 0 or 1) may be written twice after a lost answer, but still in order: one batch of a partition at a time.
-The contract with the shell stands in `core.requests`.
+What can be lost: with acks=all nothing that was reported as delivered, as long as one in-sync replica survives.
+Records that could not be delivered in time are reported as failed; they may be in the log, if the answer was lost.
+Records without sequence (acks 0 or 1) may be written twice after a lost answer, but in order: one batch of a partition at a
+time. `core.requests` has the contract with the shell.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ProducerIdRequests:
         return self.in_flight
 
     def answered(self, response: InitProducerIdResponse, now: float) -> ProducerIdAndEpoch | ErrorCode:
-        """What the producer is from now on, or an error that does not go away."""
+        """The producer id and epoch from now on, or an error that is not retriable."""
         self.in_flight = None
         code = code_of(response.error_code)
         if code is ErrorCode.none:
@@ -288,7 +288,7 @@ class Sender(RecordAccumulator):
             return
         first = queue.is_first(batch)
         if code in MISNUMBERED and self._may_renumber and not (first and batch.halved_in_doubt):
-            # Whoever has a predecessor on its way is refused because of that one. The first has none.
+            # A batch with a predecessor in flight is refused because of that one. The first has none.
             queue.renumber = queue.renumber or first
         elif code not in RETRIABLE or batch.attempts > self.settings.retries:
             error = error_of(code, f"{queue.topic}-{queue.partition}", message)

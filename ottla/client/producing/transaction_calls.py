@@ -21,7 +21,7 @@ from ottla.client.values import GroupMetadata, Offsets, OpenTransaction
 from ottla.errors import ErrorCode
 
 FEATURE: Final = "transaction.version"
-"""What the cluster calls the version of the protocol that is spoken in it."""
+"""The name of the feature `transaction.version` in the cluster."""
 
 
 class TransactionCalls:
@@ -76,7 +76,7 @@ class TransactionCalls:
         await self._done(self._machine.abort)
 
     async def close(self) -> None:
-        """A transaction that nobody has ended was not meant."""
+        """A transaction that was not ended was not meant to be committed."""
         if self._machine.state in (TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR):
             await self.abort()
 
@@ -84,7 +84,7 @@ class TransactionCalls:
         self._machine.agree(max(1, self._driver.network.features.get(FEATURE, 1)))
 
     async def _done(self, call: Callable[[object], None]) -> None:
-        """It goes on behind the user's back when he stops waiting; then he does not know how it ended."""
+        """It continues in the background if the caller stops waiting; the caller then does not know its result."""
         token: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         call(token)
         self._driver.wake()

@@ -50,9 +50,9 @@ from ottla.wire.schema.init_producer_id import InitProducerIdResponse
 from ottla.wire.schema.txn_offset_commit import TxnOffsetCommitResponse
 from ottla.wire.tree import Message
 
-RETRIES_BEFORE_LOOKUP: Final = 8  # refused so often in a row: who finds the coordinator may know what it lacks
+RETRIES_BEFORE_LOOKUP: Final = 8  # after so many refusals in a row the coordinator is looked up again
 ADD_VERSION_MAX: Final = 3
-"""Later versions of AddPartitionsToTxn are spoken between brokers."""
+"""Later versions of AddPartitionsToTxn are for brokers."""
 OFFSETS_VERSION_MAX: Final = 4
 PRODUCE_VERSION_MAX: Final = 11
 """The last versions that mean the first version of the protocol."""
@@ -63,7 +63,7 @@ FENCED: Final = frozenset(
         ErrorCode.invalid_txn_state, ErrorCode.transactional_id_authorization_failed, ErrorCode.unsupported_version,
     }
 )  # fmt: skip
-"""Nothing more will come of this producer."""
+"""The producer is unusable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class TransactionManager:
         self.settings = settings
         self.state = TransactionState.UNINITIALIZED
         self.error: ClientError | None = None
-        """Why the transaction can only be aborted, or why nothing more will come of this producer."""
+        """Why the transaction can only be aborted, or why the producer is unusable."""
         self.version = 1
         self._accumulator = accumulator
         self._requests = TransactionRequests(settings.transactional_id)
@@ -126,7 +126,7 @@ class TransactionManager:
         self._coordinators: dict[tuple[int, str], Node] = {}
         self._request: Send | None = None
         self._abandoned = False
-        """What is asked was for a transaction that the user has aborted meanwhile."""
+        """The request was for a transaction that was aborted since."""
         self._asked_coordinator: tuple[int, str] | None = None
         self._adding: list[TopicPartition] = []
         self._offsets: deque[_Offsets] = deque()
@@ -140,16 +140,16 @@ class TransactionManager:
         self._decided_at = 0.0
         self._out: list[Action] = []
 
-    # What the user wants.
+    # Calls of the application.
 
     def agree(self, version: int) -> None:
-        """Which version of the protocol is spoken from now on."""
+        """The version of the transaction protocol from now on."""
         assert self.state in BETWEEN_TRANSACTIONS, "versions change between transactions"
         self.version = version
         self._accumulator.produce_version_max = None if version >= TRANSACTION_V2 else PRODUCE_VERSION_MAX
 
     def init(self, token: object) -> None:
-        """Take over the transactional id: whoever had it before is fenced, and its transaction aborted."""
+        """Take over the transactional id: its previous producer is fenced, and its transaction aborted."""
         self._check(self.state if self.state in BETWEEN_TRANSACTIONS else TransactionState.UNINITIALIZED)
         self._accumulator.identify(NO_ID)
         self.state, self._token = TransactionState.INITIALIZING, token
@@ -169,7 +169,7 @@ class TransactionManager:
         self._mark = self._accumulator.flush()
 
     def hand_over(self) -> OpenTransaction:
-        """Leave the transaction open for somebody else to end. Everything in it has been delivered."""
+        """Leave the transaction open; another process ends it. Everything in it has been delivered."""
         self._look_at_records()
         self._check(TransactionState.IN_TRANSACTION)
         assert self._accumulator.idle, "what is under way would be written after the end"
@@ -235,12 +235,12 @@ class TransactionManager:
             self._settle(code, now)
 
     def _look_at_records(self) -> None:
-        """What the accumulator could not deliver breaks the transaction."""
+        """A record that the accumulator could not deliver fails the transaction."""
         error = self._accumulator.failure or self._accumulator.transaction_error
         if error is not None and self.state in (TransactionState.IN_TRANSACTION, TransactionState.COMMITTING):
             self._abortable_error(error)
 
-    # Going on.
+    # Next steps.
 
     def _advance(self, now: float) -> None:
         if self.state is TransactionState.INITIALIZING:
