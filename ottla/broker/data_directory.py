@@ -78,7 +78,7 @@ def _owner(config: BrokerConfig, image: Image) -> dict[str, str]:
 
 
 def _rebuild_owner(disk: Disk, config: BrokerConfig, image: Image, damaged: Fault) -> None:
-    """Write `meta.properties` anew, if the partitions beside it prove whose they are. The disk of another broker or
+    """Write `meta.properties` again, if the partitions beside it prove whose they are. The disk of another broker or
     cluster may be mounted here."""
     doubt = _doubt(disk, config, image)
     path = f"{config.data_dir}/{checkpoints.META_PROPERTIES}"

@@ -2,7 +2,7 @@
 
 In the data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`,
 `replication-offset-checkpoint` (high watermarks) and `cleaner-offset-checkpoint`, one line per partition;
-`meta.properties` (whose directory this is); `.kafka_cleanshutdown` (present only between a
+`meta.properties` (broker id, cluster id and directory id); `.kafka_cleanshutdown` (present only between a
 clean stop and the next start; KIP-966 keeps the broker epoch in it, the rest is ours). In a partition's directory:
 `partition.metadata` (which topic id it belongs to) and `leader-epoch-checkpoint`.
 
@@ -63,7 +63,7 @@ def read_lines(disk: Disk, path: str, fields: int, remedy: str) -> list[list[str
         if any(len(entry) != fields for entry in entries):
             raise ValueError("a line has the wrong number of fields")
         return entries
-    except ValueError as problem:  # also what is no UTF-8
+    except ValueError as problem:  # also text that is not UTF-8
         raise Fault(f"The checkpoint {path} is damaged: {problem}. {remedy}") from problem
 
 
@@ -139,7 +139,7 @@ def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> Non
     partition."""
     file = partition_metadata(disk, directory)
     text = _partition_metadata_text(topic_id)
-    if file.size() != len(text):  # missing, or what a full disk left of it
+    if file.size() != len(text):  # missing, or partly written on a full disk
         file.truncate(0)
         file.append(text)
     file.close()
@@ -179,7 +179,7 @@ def read_meta_properties(disk: Disk, directory: str) -> dict[str, str] | None:
         lines = [line.strip() for line in data.decode("utf-8").splitlines()]
         settings = [line for line in lines if line and line[0] not in "#!"]
         if not settings:
-            return None  # emptied: as good as none, and written anew
+            return None  # emptied: counts as missing, and is written again
         properties = {line.partition("=")[0].strip(): _value(line, "=") for line in settings}
         wanted = ("version", "broker.id", "cluster.id") if properties.get("version") == META_VERSION else ("version",)
         if absent := [name for name in wanted if not properties.get(name)]:

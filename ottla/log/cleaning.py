@@ -330,7 +330,7 @@ class _Output:
         self._paths = [cleaned_path(job.path, base, kind, job.token) for kind in ("log", "index", "timeindex")]
         self._log = self._disk.open(self._paths[0], create=True)
         self._builder = IndexBuilder(base, job.index_interval_bytes)
-        self._dropped: BatchHeader | None = None  # the batch before this place was left out
+        self._dropped: BatchHeader | None = None  # the batch before this position was left out
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self.sources = [source]
@@ -378,7 +378,7 @@ class _Output:
             self._differ()
 
     def _differ(self) -> None:
-        """The first difference: write what was equal so far."""
+        """The first difference: write everything that was equal so far."""
         if self._same_as is None:
             return
         for position in range(0, self.size, _WRITE_BYTES):
@@ -415,7 +415,7 @@ class _Output:
         offsets.write()
         times.write()
         # An offset index that is cut short only costs time, but the end of the time index is taken for the newest
-        # record. Names are synced by whoever gives the next one.
+        # record. Names are synced together with the next rename.
         for file in (self._log, times.file):
             file.sync()
         for file in (self._log, offsets.file, times.file):

@@ -123,7 +123,7 @@ def plan(log: PartitionLog, found: Dirt, *, token: str, now_ms: int, map_bytes: 
         map_bytes=map_bytes,
         map_load=map_load,
         producers=_last_batches(log.producers),
-        # Also those behind the end, in the same segment: its index is written anew, and they have to be in it.
+        # Also those after the end, in the same segment: its index is rewritten, and they have to be in it.
         aborted=log.transactions.aborted_before(sources[-1].next_base),
     )
 

@@ -154,7 +154,7 @@ def lose(log: PartitionLog, ranges: Sequence[Range], ends: LostEnds, *, giving_u
 
 
 def go_on_behind(log: PartitionLog, missing: tuple[Range, ...], end: int, ends: LostEnds, now_ms: int) -> None:
-    """The log has lost these offsets, and continues at its highest proven end. The manifest has the loss before
+    """The log has lost these offsets, and continues at its highest proven end. The manifest records the loss before
     anything is written there: otherwise the log would look as if it had always begun there."""
     ends_early = log.log_end < end or not log.disk.exists(log.path)
     if ends_early:

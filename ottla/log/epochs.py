@@ -17,8 +17,8 @@ NO_OFFSET = -1
 
 
 class EpochsFile:
-    """Where a log writes its epochs down, in threads and on the loop. Whoever writes takes what was handed out last,
-    and looks again: a sync that waited for its thread while the log was truncated does not bring back what was cut."""
+    """Writes the epochs of a log, in threads and on the loop. Each write takes the newest epochs, and checks again
+    after it: a sync that waited for its thread while the log was truncated does not restore truncated epochs."""
 
     __slots__ = ("_disk", "_latest", "_path")
 
@@ -40,7 +40,7 @@ class EpochsFile:
             self._disk.write_atomic(self._path, written)
 
     def save(self, epochs: LeaderEpochs) -> None:
-        """Blocks. What was changed is durable on return."""
+        """Blocks. The changes are durable on return."""
         if epochs.dirty:
             handed_out = self.hand_out(epochs)
             self.write()
@@ -134,9 +134,9 @@ class LeaderEpochs:
 
     @classmethod
     def read(cls, disk: Disk, directory: str) -> LeaderEpochs | None:
-        """What the checkpoint says, None when there is none. A damaged one is a Fault: it can be rebuilt."""
+        """The epochs of the checkpoint; None if there is no file. A damaged one is a Fault: it can be rebuilt."""
         path = f"{directory}/{FILE_NAME}"
-        remedy = "The log tells what it said."
+        remedy = "It can be rebuilt from the log."
         lines = read_lines(disk, path, 2, remedy)
         if lines is None:
             return None

@@ -35,7 +35,7 @@ NOT_KNOWN = -1
 
 
 class Evidence(NamedTuple):
-    """What the checkpoints of the data directory say about a log."""
+    """The offsets of a log in the checkpoints of the data directory."""
 
     recovery_point: int = 0
     high_watermark: int = 0
@@ -55,8 +55,8 @@ class StartEvidence(NamedTuple):
     checkpointed: int
     """As the checkpoint of log starts says; 0 also if it says nothing."""
     epochs: Sequence[tuple[int, int]]
-    """Leader epochs as their checkpoint has them: the first begins where the log does, for whoever deletes a segment
-    moves it, if not before then soon."""
+    """Leader epochs of the checkpoint. The first one begins at the log start: deleting a segment moves it, at once or
+    soon."""
     orphans: Sequence[int]
     """Segments that have indexes but no log file."""
     deleting: bool
@@ -100,7 +100,7 @@ def missing_segments(
     """The ranges that the manifest claims and the files lack. A file that is longer than claimed is truncated, and the
     rest is quarantined."""
     manifest = log.manifest.latest
-    # What was not synced is read through, if the stop was not clean (`repair`).
+    # Unsynced files are read completely, if the stop was not clean (`repair`).
     looked_at = [each for each in segments if clean or each.base_offset <= evidence.recovery_point]
     orphans = None if clean else began.orphans
     if manifest is None:
@@ -120,7 +120,7 @@ def missing_segments(
             continue
         segment = by_base.get(claim.base_offset)
         if segment is not None and segment.size and claim.end_offset > evidence.recovery_point and not clean:
-            continue  # it is read through, and what is not whole is named
+            continue  # it is read completely, and missing ranges are reported
         if segment is None or segment.size < claim.size:
             end, size = (claim.base_offset, 0) if segment is None else whole_end(segment)
             if end < claim.end_offset:
@@ -147,10 +147,10 @@ def between_segments(
     ours: bool = False,
     orphans: Sequence[int] | None = None,
 ) -> list[Range]:
-    """Offsets between the end of a segment and the next one, where the log was not compacted. Of segments that the
-    manifest claims it is known that there are none, or that they were given up: only the others are looked at, which
-    are those that another release wrote, and those whose manifest is lost. `orphans`: of a log that was not closed
-    cleanly and has no manifest, the segments of which only indexes are there."""
+    """Offsets between the end of a segment and the next one, in a log that is not compacted. Between segments in the
+    manifest there are none, or they were given up: only other segments are checked, which another release wrote or
+    whose manifest is lost. `orphans`: in a log without manifest that was not closed cleanly, segments of which only the
+    indexes exist."""
     if log.config.cleanup_compact or log.cleaned:
         if orphans is None and not ours:
             return []
@@ -166,7 +166,7 @@ def between_segments(
             found.append((end, following.base_offset))
             notes.append(f"{segment.log.path} ends at offset {end}, and the next one begins at {following.base_offset}")
         if size < segment.size:
-            _cut_back(log, segment, size, notes)  # no whole batch: nothing may follow it, and nobody may read it
+            _cut_back(log, segment, size, notes)  # no whole batch: nothing may follow it, and it must not be read
     return found
 
 
@@ -248,7 +248,7 @@ def cut_by_indexes(segment: Segment, end: int) -> bool:
 
 
 def lost_from_compacted(segments: Sequence[Segment], traces: Sequence[int], end_of: Mapping[int, int]) -> list[Range]:
-    """The manifest of a compacted log is lost, so nobody knows which offsets it has. But every segment has a producer
+    """The manifest of a compacted log is lost, so its offsets are unknown. But every segment has a producer
     snapshot where it begins, and indexes that reach to its end. `traces`: where segments began, by their snapshots, or
     by indexes without a log if it was not closed cleanly (snapshots may be of segments that were about to be replaced).
     `end_of`: of the whole batches of segments to be looked at, by base offset."""

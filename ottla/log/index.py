@@ -50,7 +50,7 @@ class _Index(ABC):
         self._columns = self.NOT_LOADED
         self._disk = disk
         self._file: File = disk.open(path, create=True)
-        self._written = 0  # entries that the file has; -1: its content is not ours
+        self._written = 0  # entries that the file has; -1: the file was not written by this object
         self._unsynced = Mark()
         self.loaded = False
 
@@ -110,7 +110,7 @@ class _Index(ABC):
         if not self.loaded or self._written == len(self):
             return
         kept = max(self._written, 0)
-        self._file.truncate(kept * self.ENTRY_BYTES)  # also what a failed write left
+        self._file.truncate(kept * self.ENTRY_BYTES)  # also bytes of a failed write
         if kept < len(self):
             self._file.append(self.encode(kept))
         self._written = len(self)
@@ -192,7 +192,7 @@ class OffsetIndex(_Index):
         return position if 0 <= position < log_bytes else 0
 
     def last_recorded_position(self) -> int:
-        """The position of the last entry in the file, whatever it says; -1 when there is none."""
+        """The position of the last entry in the file, unchecked; -1 when there is none."""
         last = self._last_in_file()
         return -1 if last is None else int.from_bytes(last[4:], "big")
 
@@ -319,7 +319,7 @@ class IndexBuilder:
 
     def add(self, position: int, header: BatchHeader) -> None:
         if not 0 <= header.last_offset - self._base <= RELATIVE_OFFSET_MAX:
-            return  # damaged, for no checksum covers an offset: whoever reads the batch will see
+            return  # damaged: no checksum covers an offset. Readers of the batch detect it
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = header.last_offset

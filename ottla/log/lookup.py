@@ -76,7 +76,7 @@ def _newest_in_segment(segment: Segment, size: int, bound: int, log_start: int) 
 
 
 def _max_timestamp(segment: Segment, size: int, log_start: int) -> int:
-    """The largest timestamp of what the log still has of the segment, or had before it was compacted."""
+    """The largest timestamp of the segment's remaining records, or of those before it was compacted."""
     return segment.max_timestamp if log_start <= segment.base_offset else _max_left(segment, size, log_start)
 
 
@@ -122,7 +122,7 @@ def _first_in_batch(
             if record.timestamp >= timestamp and record.offset >= log_start:
                 return TimestampedOffset(record.timestamp, record.offset, header.leader_epoch)
     except Refused:
-        return whole_batch  # records nobody can open: the batch is as near as one gets
+        return whole_batch  # the records cannot be decompressed: the batch is the nearest answer
     return None
 
 

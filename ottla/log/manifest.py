@@ -5,38 +5,37 @@
     log-start <offset>                                         -1: not proven
     cut <offset>                                               only between a truncation and the next checkpoints
     missing <first offset> <end offset>                        a range that is lost and was not given up yet
-    given-up <first offset> <end offset>                       one that was: here is a gap, elsewhere it may be whole
-    decided <first offset> <end offset>                        a lost range: it is known what became of transactions
+    given-up <first offset> <end offset>                       a range that was given up; other replicas may have it
+    decided <first offset> <end offset>                        a lost range whose transactions are known
     aborted <producer id> <first offset> <last offset>         whose marker is lost
-    undecided <producer id> <first offset> <last offset>       which may have ended in a range that is lost
+    undecided <producer id> <first offset> <last offset>       the transaction may have ended in a lost range
     segment <base> <end> <size> <index> <timeindex> <txnindex>
     active <base> <end> <size> <index> <timeindex> <txnindex>  as a clean close left it
     epochs <leader-epoch-checkpoint>                           as a clean close left it
     snapshots <offset> ...                                     the producer snapshots that a clean close left
     crc <of all lines before>
 
-Offsets are half-open; the end of a closed segment is where the next one begins. The derived files stand for their
+Offsets are half-open; the end of a closed segment is where the next one begins. Derived files are given by their
 CRC-32C in hex: `-` is an index of which nothing is known, or a segment without aborted transactions (no .txnindex).
 
-**It never claims what may not be there.** A claim is added when the files are on the device (the sync of a sealed
-segment, the end of a compaction, a clean close), and taken back, durably, before a file loses its name or its end
-(retention, compaction, truncation). So after a kill or a power cut at any moment every claim holds, and what
-contradicts one is damage. Segments that it does not name are unclaimed: nothing is proven of them. The active segment
-may grow behind what is claimed of it, and what is claimed of its derived files, the epochs and the producer snapshots
-counts only if the stop was clean.
+**It never claims what may not be there.** A claim is added when the files are on the device (the flush of a closed
+segment, the end of a compaction, a clean close), and removed, durably, before a file is renamed or truncated
+(retention, compaction, truncation). So after a kill or a power cut at any moment every claim holds, and a
+contradiction is damage. Nothing is proven of segments without a claim. The active segment may grow beyond its claim.
+The claims of its derived files, of the epochs and of the producer snapshots count only after a clean stop.
 
-**The log start is durable before the first file loses its name.** A log whose first file begins behind the log start of
-its manifest has lost that file. A leader tells its followers no other log start than this one (`proven_start`). Where
-the log starts behind a range that was given up, followers are told where that range began: they may have it.
+**The log start is durable before the first file is renamed.** A log whose first file begins after the log start of its
+manifest has lost that file. A leader sends its followers this log start only (`proven_start`). If the log starts after
+a range that was given up, followers get the start of that range: they may have it.
 
-**It is of the last process that wrote to the log, or it is not there.** Its name ends as the names of deleted files do:
-Apache Kafka and earlier releases remove such files whenever they open a log, and nobody else writes to one. A manifest
-that is missing or damaged proves nothing, and is rebuilt from the log: it costs proof and never a record.
+**The last process that wrote to the log has written it, or it does not exist.** Its name ends like the names of deleted
+files: Apache Kafka and earlier releases remove such files when they open a log, and no other program writes to one. A
+missing or damaged manifest proves nothing, and is rebuilt from the log: evidence is lost, but no record.
 
-`cut` stands for the time in which checkpoints of the data directory may still say more than a truncation left: what
-they say counts up to there. It goes when they have been written anew (`checkpointed`).
+`cut`: after a truncation, checkpoints of the data directory may still have higher offsets. They count up to `cut`,
+until they have been written again (`checkpointed`).
 
-A full disk must not keep retention from freeing it: where a claim cannot be taken back by writing, the file is removed.
+Retention must work on a full disk: if a claim cannot be removed by writing, the manifest is removed.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ class LostEnd(NamedTuple):
 
 
 class LostEnds(NamedTuple):
-    """What became of transactions whose ends are lost, and of which ranges that was found out."""
+    """Results for transactions whose markers are lost, and the ranges for which they were determined."""
 
     aborted: tuple[LostEnd, ...] = ()
     undecided: tuple[LostEnd, ...] = ()
@@ -134,7 +133,7 @@ class Manifest(NamedTuple):
 
     @property
     def proven_start(self) -> int:
-        """Where the log started but for what was given up: others may delete what is before it."""
+        """The log start without ranges that were given up: other replicas may delete records before it."""
         start = self.log_start
         for first, end in reversed(self.given_up):
             start = min(first, start) if end >= start else start
@@ -300,7 +299,7 @@ def claim_of(
 
 
 def give_up(manifest: Manifest, ranges: Sequence[Range]) -> Manifest:
-    """These offsets are given up: what is undecided because of them counts as aborted."""
+    """These offsets are given up: transactions that are undecided because of them count as aborted."""
     ends = [each for each in manifest.undecided if any(start <= each.last_offset < end for start, end in ranges)]
     return manifest._replace(
         missing=without(manifest.missing, ranges),

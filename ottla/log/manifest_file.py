@@ -1,4 +1,4 @@
-"""The manifest file of an open log, and what it claims when the log is opened and when it is closed (`manifest` has the
+"""The manifest file of an open log, and its claims when the log is opened and when it is closed (`manifest` has the
 rules)."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ManifestFile:
-    """The manifest of an open log, kept as its bytes: it is looked at rarely, and a broker has many. Only while the log
+    """The manifest of an open log, kept as its bytes: it is read rarely, and a broker has many. Only while the log
     is opened it is kept decoded (`opened` ends that).
 
     Written by threads (a sync, a compaction) and on the loop (a truncation): under a lock, each on top of what the last
@@ -51,7 +51,7 @@ class ManifestFile:
         self._directory = directory
         self._data = b""
         self._decoded: Manifest | None = None
-        self._on_disk: bytes | None = None  # None: no manifest there, or nobody knows
+        self._on_disk: bytes | None = None  # None: there is no manifest, or its content is unknown
         self._lock = disk.mutex()
         self._replaced: Collection[int] = ()  # segments that are about to give way to a compacted one
         self.closed_cleanly = False
@@ -81,8 +81,8 @@ class ManifestFile:
         return decode_claim(self._data[at + 1 : self._data.index(b"\n", at + 1)].decode().split(" ")[1:])
 
     def index_crcs(self, base_offset: int, size: int) -> tuple[int | None, int | None]:
-        """What is known of a segment's index files, as `Segment` asks for it. The last segment's change while it is
-        written to: what was noted at a clean stop counts as long as the segment has not grown."""
+        """The claims of a segment's index files, for `Segment`. Those of the last segment change while it is written:
+        claims of a clean stop count as long as the segment has not grown."""
         claim = self.claim(base_offset)
         if claim is None and self.closed_cleanly:
             claim = self._claim(b"active", base_offset)
@@ -92,7 +92,7 @@ class ManifestFile:
         return index, timeindex
 
     def found(self, manifest: Manifest | None, data: bytes = b"") -> None:
-        """What was there when the log was opened; `data` are its bytes, if they are at hand."""
+        """The manifest when the log was opened; `data` are its bytes, if they are at hand."""
         self._decoded = manifest
         self._data = b"" if manifest is None else data or manifest.encode()
         self._on_disk = self._data or None
@@ -104,8 +104,8 @@ class ManifestFile:
         self._decoded = None
 
     def rebuilt(self, manifest: Manifest) -> None:
-        """What the log was found to be. Written now if the old one claims what is not there; else with the next change,
-        for until then the old one, or none, is as true."""
+        """The state of the log as it was found. Written now if the old manifest claims missing files; otherwise with
+        the next change, because until then the old one, or none, is also true."""
         old = self.latest
         if old == manifest:
             return
@@ -186,8 +186,8 @@ class ManifestFile:
     def lose(
         self, log: PartitionLog, ranges: Sequence[Range], ends: LostEnds = NO_ENDS, *, giving_up: bool = False
     ) -> None:
-        """These offsets cannot be served any more; or were given up, and nobody is to wait for them. With what is known
-        of transactions that ended there. Blocks; for a thread. Durable on return, or StorageFault."""
+        """These offsets cannot be served any more, or were given up, so that no reader waits for them. With the results
+        for transactions that ended there. Blocks; for a thread. Durable on return, or StorageFault."""
         with self._lock:
             manifest = self._latest_of(log)
             manifest = manifest._replace(
@@ -231,7 +231,7 @@ def _claims_more(old: Manifest, new: Manifest) -> bool:
 
 
 def rebuild(log: PartitionLog) -> None:
-    """The log was opened: claim what is there and on the device, as far as it is known without reading it."""
+    """The log was opened: claim the files that are on the device, as far as they are known without reading them."""
     if not log.disk.exists(log.path):
         return
     old = log.manifest.latest
@@ -250,7 +250,7 @@ def rebuild(log: PartitionLog) -> None:
         topic_id=log.topic_id,
     )
     if old is None and log.log_start:
-        log.manifest.save(manifest)  # or followers would not hear where it starts, as far as that is proven
+        log.manifest.save(manifest)  # otherwise followers would not get the proven log start
     else:
         log.manifest.rebuilt(manifest)
 
@@ -279,8 +279,8 @@ def _holds(log: PartitionLog, active: SegmentClaim, claimed: Collection[int]) ->
 
 
 def holds_aborted(log: PartitionLog, base_offset: int) -> bool:
-    """Whether the index of aborted transactions of a closed segment is what is claimed: it may have changed while the
-    broker runs, and what it says cannot be told from what it should say."""
+    """Whether the transaction index of a closed segment is the claimed one: it may have changed while the broker runs,
+    and its content alone does not show that."""
     manifest = log.manifest.latest
     claim = None if manifest is None else manifest.claim(base_offset)
     if manifest is None or claim is None or claim is manifest.active:
@@ -290,7 +290,7 @@ def holds_aborted(log: PartitionLog, base_offset: int) -> bool:
 
 def close(log: PartitionLog, written: Collection[str]) -> None:
     """The log is closed, and all of it is on the device: claim all of it. `written`: derived files that were just
-    written, perhaps anew."""
+    written."""
     old = log.manifest.latest or Manifest(log.log_start, topic_id=log.topic_id)
     claims = []
     recorded = {claim.base_offset: claim for claim in old.segments}
@@ -322,7 +322,7 @@ def close(log: PartitionLog, written: Collection[str]) -> None:
 
 
 def _restore_epochs(log: PartitionLog) -> None:
-    """The checkpoint may have changed while the log was open: what the log knows is right, and the file is claimed."""
+    """The checkpoint may have changed while the log was open: the log in memory is right, and the file is claimed."""
     path, known = f"{log.path}/{EPOCHS_FILE}", log.epochs.encode()
     there = log.disk.read(path) if log.disk.exists(path) else None
     if there != known and (there is not None or log.epochs.entries):

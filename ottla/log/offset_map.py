@@ -1,7 +1,7 @@
 """Offset map of the log cleaner: the last offset of every key in a part of a log, in a fixed amount of memory.
 
 A key is identified by sixteen bytes of its BLAKE2 hash: two keys with the same bytes would delete each other's records,
-and nobody can construct such a pair. An entry has twenty-four bytes, in three columns. The table uses open addressing;
+and such a pair cannot be constructed. An entry has twenty-four bytes, in three columns. The table uses open addressing;
 its number of slots is prime, so that every step size visits all of them.
 """
 

@@ -91,13 +91,13 @@ class PartitionLog:
         self._config = config
         self._segment_bytes = config.segment_bytes
         self._hints: dict[int, int] = {}  # offset to position in the active segment, where readers stopped
-        self.damage: Damage | None = None  # what is missing
+        self.damage: Damage | None = None  # missing ranges
         self.given_up: tuple[Range, ...] = ()  # gaps that another replica may not have
         self.made_files = False
         self.before_files: Callable[[], None] | None = None  # what has to be done before it makes its directory
         self.dropped = False  # another topic may have its name and its path by now
         self.failure: StorageFault | None = None  # why nothing can be appended at present
-        self.on_refused: Callable[[StorageFault], object] | None = None  # told of every append that the disk refuses
+        self.on_refused: Callable[[StorageFault], object] | None = None  # called for every append that the disk refuses
 
     @classmethod
     def open(
@@ -118,7 +118,7 @@ class PartitionLog:
         topic_id: bytes | None = None,
         now_ms: int,
     ) -> PartitionLog:
-        """Load what is there, repair it unless it was closed cleanly; `log.recovery` says what was done."""
+        """Load the files, and repair them unless the log was closed cleanly; `log.recovery` has the result."""
         evidence = Evidence(recovery_point, high_watermark, closed_start, closed_end, started, alone)
         quarantined: list[str] = []
         while True:
@@ -191,8 +191,8 @@ class PartitionLog:
         return base_offset
 
     def append_replicated(self, data: memoryview, now_ms: int) -> int:
-        """Append what a leader sent, batches already stamped, up to the first partial or damaged one. Refused when not
-        even the first one can be taken. Returns the new log end."""
+        """Append batches from the leader, already stamped, up to the first partial or damaged one. Refused if the first
+        one cannot be appended. Returns the new log end."""
         for run in self._runs(data, now_ms):
             segment = self.active
             start, end = run[0][0], run[-1][0] + run[-1][1].size
@@ -265,7 +265,7 @@ class PartitionLog:
         return segment
 
     def make_directory(self) -> None:
-        """Only now: a partition that nobody ever wrote to costs no file."""
+        """Only now: a partition without appends has no files."""
         if self.before_files is not None:
             self.before_files()
             self.before_files = None
@@ -274,7 +274,7 @@ class PartitionLog:
             write_partition_metadata(self.disk, self.path, self.topic_id)
 
     def _undo(self, segment: Segment, fault: StorageFault) -> NoReturn:
-        """Part of a batch may be in the file. Nobody may see it, and the next append must not follow it."""
+        """Part of a batch may be in the file. No reader may see it, and the next append must not follow it."""
         try:
             segment.log.truncate(segment.size)
         except StorageFault:
@@ -296,7 +296,7 @@ class PartitionLog:
             truncation.settle(self, now_ms)  # it may have been a truncation that failed
 
     def assign_epoch(self, epoch: int, start_offset: int | None = None) -> None:
-        """The leader of `epoch` writes from `start_offset` on, the log end unless told."""
+        """The leader of `epoch` writes from `start_offset` on, by default the log end."""
         if epoch != self.latest_epoch:
             self.epochs.assign(epoch, self.log_end if start_offset is None else start_offset)
             self.latest_epoch = self.epochs.latest
@@ -346,7 +346,8 @@ class PartitionLog:
         return piece
 
     def _hint(self, offset: int, position: int) -> None:
-        """Who read up to here will come back for what follows: remember where that is in the active segment."""
+        """A consumer that has read up to here fetches the next records soon: remember their position in the active
+        segment."""
         hints = self._hints
         if len(hints) >= _HINTS_MAX:
             del hints[next(iter(hints))]
@@ -388,7 +389,7 @@ class PartitionLog:
             old.seal()
             self.snapshots.write(self.log_end, self.producers)
         else:
-            kept = kept[:-1]  # nothing was ever in it, and the log goes on further ahead
+            kept = kept[:-1]  # the log was never written, and continues at a higher offset
             self.make_directory()
         fresh.create()
         fresh.wake(self._config)
@@ -402,7 +403,7 @@ class PartitionLog:
         return fresh
 
     def go_on_at(self, offset: int, now_ms: int) -> None:
-        """Nothing will ever stand between the log end and `offset`: go on there."""
+        """No batch will ever be between the log end and `offset`: continue there."""
         self._repair(now_ms)
         self.begin_segment(offset, now_ms)
         self.log_end = offset
@@ -426,7 +427,7 @@ class PartitionLog:
 
     def close(self) -> None:
         """Leave everything so that the next `open` with `clean=True` has nothing to do. Blocks."""
-        self._repair(0)  # or its files would tell more than the log has, and be taken on trust
+        self._repair(0)  # otherwise its files would have more than the log, and would be trusted
         sync.close(self)
 
     # -- losing ----------------------------------------------------------------------------------------------
@@ -443,7 +444,7 @@ class PartitionLog:
         return truncation.truncate(self, offset, now_ms)
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> list[Segment]:
-        """Drop everything; the log is empty and goes on at `offset`. Durable on return."""
+        """Remove everything; the empty log continues at `offset`. Durable on return."""
         return truncation.truncate_fully(self, offset, now_ms)
 
     def settle_swap(self) -> list[Segment]:
@@ -467,8 +468,8 @@ class PartitionLog:
 
     @property
     def proven_start(self) -> int:
-        """What followers may be told: the log start as the manifest has it on the device; -1 if it has none. To start
-        at 0 needs no proof."""
+        """The log start that followers may get: that of the manifest on the device; -1 if there is none. A start at 0
+        needs no proof."""
         return min(self.log_start, self.manifest.proven_start) if self.log_start else 0
 
     def retain(self, now_ms: int, high_watermark: int) -> list[Segment]:

@@ -147,7 +147,7 @@ class Producers:
         )
 
     def record(self, header: BatchHeader, base_offset: int, now_ms: int, *, coordinator_epoch: int = NO_EPOCH) -> None:
-        """The batch stands in the log at `base_offset`. Checks nothing: what is in the log has happened."""
+        """The batch is in the log at `base_offset`. Checks nothing: batches in the log are accepted."""
         epoch = header.producer_epoch
         producer = self._producers.get(header.producer_id)
         if producer is None:
@@ -189,7 +189,7 @@ class Producers:
             del self._producers[producer_id]
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget who has been silent for so long, unless a transaction is open. Returns how many."""
+        """Expire producers that were silent for so long, unless a transaction is open. Returns how many."""
         silent = [
             producer_id
             for producer_id, producer in self._producers.items()
@@ -200,7 +200,8 @@ class Producers:
         return len(silent)
 
     def close_transactions(self) -> None:
-        """Whether any is open is not known: whoever has one will write to it, or have it ended."""
+        """Whether a transaction is open is unknown: a producer with an open one writes to it, or its coordinator ends
+        it."""
         for producer in self._producers.values():
             producer.transaction_start = NO_OFFSET
 
@@ -307,7 +308,7 @@ class Snapshots:
         return -1
 
     def truncate(self, log_end: int) -> None:
-        """What is behind the log end tells of a history that did not happen."""
+        """Snapshots after the log end are of truncated batches."""
         for offset in [offset for offset in self._offsets if offset > log_end]:
             self._remove(offset)
 

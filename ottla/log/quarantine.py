@@ -64,7 +64,7 @@ def _same(copy: File, file: File, start: int, end: int) -> bool:
 
 
 def quarantine_directories(disk: Disk, path: str) -> list[str]:
-    """Quarantine directories that have names of files. Returns what was done."""
+    """Quarantine directories that have names of files. Returns notes of what was done."""
     paths = [f"{path}/{name}" for name in disk.listdir(path) if not name.endswith(DAMAGED_SUFFIX)]
     return [
         f"{each} is a directory: quarantined as {quarantine_file(disk, each)}"

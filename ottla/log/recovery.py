@@ -43,19 +43,19 @@ if TYPE_CHECKING:
 
 
 class Recovery(NamedTuple):
-    """What opening a log took, for whoever writes it into the broker's log."""
+    """The result of opening a log, for the broker's log file."""
 
     clean: bool
     """Nothing had to be checked."""
     checked_bytes: int = 0
     cut_bytes: int = 0
     notes: tuple[str, ...] = ()
-    """What was found wrong, and what was done about it."""
+    """Notes: damage that was found, and repairs."""
 
 
 def load(log: PartitionLog, evidence: Evidence, *, log_start: int, clean: bool, now_ms: int) -> None:
-    """Fill a log that knows nothing yet from its directory. Leaves no descriptor open: many logs are opened before
-    anybody uses one, and in a thread, where the disk takes none away."""
+    """Fill an empty log object from its directory. Leaves no descriptor open: many logs are opened before one is used,
+    and in a thread, where the disk cannot close descriptors."""
     _load(log, evidence, log_start, clean, now_ms)
     log.manifest.opened()
     for segment in log.segments:
@@ -98,7 +98,7 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
             recovery_point = log.active.base_offset
         repaired = Repair(log, recovery_point, now_ms, notes, files.indexes).run()
         log.recovery = Recovery(False, repaired.checked_bytes, repaired.cut_bytes)
-        log.made_files = True  # perhaps: whoever made them may not have lived to sync the directory
+        log.made_files = True  # the process that created them may have died before it synced the directory
         log.recovery_point = min(recovery_point, log.log_end)
         within = ((max(start, log.log_start), end) for start, end in repaired.missing)
         missing = manifest.merged([*missing, *manifest.without(within, log.given_up)])
@@ -112,7 +112,7 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
             log.damage = damage.Damage(log.path, ranges, -1, ranges[-1][1])
         ends = transactions.lost_ends(log, ranges, claimed, files.indexes)
         damage.go_on_behind(log, ranges, max(end, log.log_end), ends, now_ms)
-    if log_end is None and transactions.gaps_of(log):  # also behind what was given up nobody is inside a transaction
+    if log_end is None and transactions.gaps_of(log):  # no transaction is open after a range that was given up
         transactions.reload_producers(log, now_ms)
     transactions.take_up(log)
     if log.log_start > log.log_end:
@@ -165,8 +165,8 @@ def _read_manifest(log: PartitionLog, checkpointed: int, closed_end: int, notes:
 
 
 def _start_over(log: PartitionLog, now_ms: int) -> None:
-    """Everything the log still has was deleted before, by DeleteRecords, and what followed is lost. The files are set
-    aside all the same: if the checkpoint is wrong about it, they are all there is."""
+    """Everything that is left of the log was deleted before by DeleteRecords, and the records after it are lost. The
+    files are quarantined nevertheless: if the checkpoint is wrong, they are the only copy."""
     note = f"it ends at {log.log_end} but starts at {log.log_start}: what is left was deleted already"
     for segment in reversed(log.segments):
         if segment.size:
@@ -260,12 +260,12 @@ DELETED = re.compile(r"(\d{20})\.log\.deleted")
 
 
 class Files(NamedTuple):
-    """What was there, by base offset."""
+    """The segments that were found, by base offset."""
 
     segments: list[int]
     snapshots: list[int]
     orphans: list[int]
-    """Segments of which only indexes were there, though nobody was about to delete them."""
+    """Segments of which only the indexes exist, and that were not being deleted."""
     deleting: bool
     """Segments were about to be deleted."""
     indexes: dict[int, bytes]
@@ -306,8 +306,8 @@ def tidy(log: PartitionLog) -> Files:
 
 
 def orphaned(names: Sequence[str]) -> list[int]:
-    """Segments of which only indexes are there. Whoever deletes or replaces a segment renames its log first, and leaves
-    that for a while: then its indexes tell of nothing."""
+    """Segments of which only the indexes exist. Deleting or replacing a segment renames its log first, and keeps the
+    renamed file for a while: then its indexes are no evidence."""
     found = [(int(m[1]), m[2], m[3]) for m in map(_NUMBERED.fullmatch, names) if m]
     going = {int(m[1]) for m in map(DELETED.fullmatch, names) if m}
     swaps = any(swap for _, _, swap in found)
@@ -317,7 +317,7 @@ def orphaned(names: Sequence[str]) -> list[int]:
 
 
 def _finish_swap(log: PartitionLog, base: int, bases: list[int], indexes: list[int]) -> list[int]:
-    """A compacted segment takes the place of those it was made from: they go before it gets its name."""
+    """A compacted segment replaces the segments it was made from: they are removed before it gets its name."""
     disk, path = log.disk, log.path
     stem = file_stem(path, base)
     swap = disk.open(f"{stem}.log.swap")
@@ -341,9 +341,8 @@ def _finish_swap(log: PartitionLog, base: int, bases: list[int], indexes: list[i
 
 
 def _merge_transactions(disk: Disk, path: str, base: int, indexes: list[int], markers: set[int]) -> None:
-    """What was aborted in the old segments was aborted in the new one, unless the marker has gone: then no record was
-    left of it, and nothing would tell where it ended. The swap may have got as far as writing the first of them
-    anew."""
+    """Transactions aborted in the old segments are aborted in the new one, unless their marker was removed: then they
+    have no records left, and no end. The swap may already have rewritten the first of them."""
     entries: set[AbortedTransaction] = set()
     for old in indexes:
         name = file_stem(path, old) + INDEX_SUFFIX

@@ -99,8 +99,8 @@ class Repair:
         log.snapshots.truncate(start)
 
     def _join(self, segment: Segment) -> bool:
-        """Whether a segment goes on where the one before ends, or what is between them is known. If not it is the log's
-        only if there is a whole batch in it, or behind it."""
+        """Whether a segment continues where the previous one ends, or the range between them is known. If not, it
+        belongs to the log only if a whole batch is in it or after it."""
         base = segment.base_offset
         hole = base - max(self._next_offset, self._recovery_point)
         known = self._known_gap(base)
@@ -113,12 +113,12 @@ class Repair:
         return True
 
     def _known_gap(self, end: int) -> bool:
-        """Whether what is missing before this offset is named already."""
+        """Whether the missing range before this offset is in the manifest."""
         gaps = self._gaps if self._next_offset < end else ()
         return any(first <= self._next_offset and last >= end for first, last in gaps)
 
     def _cross(self) -> None:
-        """Whoever was inside a transaction before a gap is not behind it (`transaction_recovery`)."""
+        """A transaction that was open before a gap is not open after it (`transaction_recovery`)."""
         self._log.producers.close_transactions()
         self._log.transactions.load()
 
@@ -141,7 +141,7 @@ class Repair:
             if behind is None:
                 break
             position, offset = behind
-            # The first batch of a segment begins where its name says: what is before that is a hole between segments.
+            # A segment begins at the offset of its name: offsets before its first batch are a hole between segments.
             first = self._next_offset if end else max(self._next_offset, segment.base_offset)
             damaged.append(Found(end, position, (first, offset), problem))
             self._lose(offset)
@@ -171,7 +171,7 @@ class Repair:
                     if segment.base_offset > self._log.log_start:
                         hole = f"offsets {self._next_offset}..{segment.base_offset - 1} before it are missing"
                         self._notes.append(f"{segment.log.path}: {hole}")
-                    self._lose(segment.base_offset)  # now it is known that the log goes on here
+                    self._lose(segment.base_offset)  # now it is known that the log continues here
                 builder.add(at, header)
                 self._note(segment, header, batch)
                 position = at + header.size
@@ -180,7 +180,7 @@ class Repair:
         return position, "the last batch is not whole"
 
     def _find(self, segment: Segment, end: int, following: int) -> tuple[int, int] | None:
-        """The next whole batch behind a place where none stands: position and offset."""
+        """The next whole batch after a position without one: position and offset."""
         first = max(self._next_offset, segment.base_offset)
         bounds = Bounds(segment.size, first, following)
         torn = False
@@ -192,14 +192,15 @@ class Repair:
             stated_end = end + header.size
             if stated_end < segment.size and (behind := whole_at(segment.log.pread, stated_end, bounds)) is not None:
                 return stated_end, behind.base_offset
-            # It may be a write that was torn, and what is found in it a part of its records.
+            # It may be a torn write, and the batch that is found may be a part of its records.
             torn = stated_end > segment.size and header.base_offset == first
             bounds = bounds._replace(epoch=self._log.epochs.latest if torn else bounds.epoch)
         return search(segment.log.pread, end + 1, bounds, goes_on=torn)
 
     def _misnumbered(self, segment: Segment, end: int, found: tuple[int, int], following: int) -> bool:
-        """Whether the batch behind a stretch that is long enough for one begins as if there were none before it, and
-        the batch behind it does not go on where it ends. Then its own offset is damaged: zeros are an offset, too."""
+        """Whether the base offset of the batch after a damaged range is damaged, too: it begins as if no batch was
+        before it, although the range is long enough for one, and the batch after it does not continue at its end. Zeros
+        are a valid offset."""
         position, offset = found
         if position - end < HEADER_BYTES or offset > max(self._next_offset, segment.base_offset):
             return False
@@ -209,7 +210,7 @@ class Repair:
         return behind is not None and behind.base_offset > header.next_offset
 
     def _lose(self, offset: int) -> None:
-        """What is before this offset is missing, and the log goes on there."""
+        """The range before this offset is missing, and the log continues there."""
         if self._next_offset < offset:
             self._missing.append((self._next_offset, offset))
             self._cross()
@@ -227,7 +228,7 @@ class Repair:
         segment.log.sync()
 
     def _mend(self, segment: Segment, damaged: Sequence[Found]) -> None:
-        """What is damaged is quarantined and named, and then every walk over the file finds its way."""
+        """Damaged bytes are quarantined and reported; then every scan of the file works."""
         log = self._log
         for each in damaged:
             (start, end), file = each.offsets, segment.log.path
@@ -261,17 +262,17 @@ class Repair:
         segment.size = segment.log.size()
 
     def _claim(self, segment: Segment) -> tuple[int, int]:
-        """How many bytes of the segment the manifest knows as the active one's, and the offset at which they end. A
-        sealed one ends where the next begins."""
+        """The number of bytes that the manifest claims for the active segment, and the offset at which they end. A
+        closed segment ends where the next one begins."""
         claimed = self._claimed
         if claimed is None or claimed.base_offset != segment.base_offset:
             return 0, 0
         return claimed.size, claimed.end_offset
 
     def _moved(self, segment: Segment, position: int, header: BatchHeader, expected: int, limit: int) -> bool:
-        """Whether a batch behind a gap stands at a wrong offset. Compaction leaves gaps; but the batch behind this one
-        goes on as if there were none, or there is no batch behind it, no compaction, and nothing else that proves an
-        end of the log so late: then a leader appended it where the one before ends, and a follower copies it anew."""
+        """Whether a batch after a gap has a wrong base offset. Compaction leaves gaps; but the next batch continues
+        without the gap, or there is no next batch, no compaction and no other evidence of such a high log end: then a
+        leader appended it at the end of the previous batch, and a follower copies it again."""
         behind = position + header.size
         following = segment.log.pread(_OFFSET_BYTES, behind)
         without_gap = expected + header.next_offset - header.base_offset
@@ -298,11 +299,11 @@ class Repair:
         recorded = self._recorded_epochs.get(header.leader_epoch, header.base_offset)
         return recorded if self._next_offset <= recorded <= header.base_offset else header.base_offset
 
-    # What is left.
+    # The rest.
 
     def _leave_out(self, segments: list[Segment], first: int, held: int) -> None:
-        """Segments behind the last whole batch that do not go on where the log ends, and those in which nothing is left
-        before it."""
+        """Segments after the last whole batch that do not continue at the log end, and segments without a batch before
+        it."""
         log = self._log
         kept = [each for at, each in enumerate(segments) if at < first or at == held or (at < held and each.size)]
         left_out = [segment for segment in segments if segment not in kept]

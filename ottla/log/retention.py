@@ -18,7 +18,7 @@ def retain(log: PartitionLog, now_ms: int, high_watermark: int) -> list[Segment]
     if replaced:
         expired = expired_segments(log, now_ms, high_watermark)
     if expired and expired[-1] is log.active:
-        log.roll(now_ms)  # the log must go on somewhere, whatever comes of the old files
+        log.roll(now_ms)  # the log needs an active segment, whatever happens to the old files
         log.disk.sync_dir(log.path)
     log.manifest.start_at(_base_behind(log, expired[-1]), log.topic_id)
     for segment in expired:  # oldest first: a crash or a failure in between leaves no hole
@@ -31,8 +31,8 @@ def retain(log: PartitionLog, now_ms: int, high_watermark: int) -> list[Segment]
 
 
 def start_after(log: PartitionLog, now_ms: int, high_watermark: int) -> int | None:
-    """Where the log will start when `retain` has dropped what is expired; None if nothing is. Writing that down
-    takes a sync, which need not be waited for on the loop (`PartitionLog.prove_start`)."""
+    """The log start after `retain` has removed expired segments; None if none is expired. Writing it needs a sync,
+    which need not block the loop (`PartitionLog.prove_start`)."""
     expired = [] if log.dropped else expired_segments(log, now_ms, high_watermark)
     if not expired:
         return None

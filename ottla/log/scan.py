@@ -32,7 +32,7 @@ Read = Callable[[int, int], bytes]
 def headers(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each whole batch within `start..end`; bodies are skipped where possible.
 
-    Refused(corrupt_message) where no batch header stands.
+    Refused(corrupt_message) at a position without a batch header.
     """
     position = start
     while end - position >= HEADER_BYTES:
@@ -45,7 +45,7 @@ def headers(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader
             yield position + at, header
             at += header.size
         if at == 0:
-            return  # the file is shorter than it was said to be
+            return  # the file is shorter than expected
         position += at
 
 
@@ -72,7 +72,7 @@ def whole(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader, 
             yield position + at, header, batch
             at += size
         if at == 0 and wanted == _CHUNK_BYTES:
-            return  # the file is shorter than it was said to be
+            return  # the file is shorter than expected
         position += at
 
 
@@ -88,8 +88,9 @@ def checked(data: memoryview, position: int, next_offset: int) -> BatchHeader:
 
 
 def batches(file: File, end: int, read: Callable[[int], object]) -> Iterator[tuple[int, BatchHeader, str]]:
-    """Position and header of each batch that begins within the file, and what is wrong with it: a damaged one does not
-    end the walk. Ends where no header stands, or one that points behind the end. `read` is told of bytes read."""
+    """Position and header of each batch that begins within the file, and its error, if any: a damaged batch does not
+    end the scan. The scan ends at bytes that are no header, or at a header with an end after the file's. `read` gets
+    the number of bytes read."""
     position = 0
     chunk = memoryview(b"")
     start = 0  # of the chunk in the file
@@ -146,8 +147,8 @@ def whole_at(read: Read, position: int, bounds: Bounds) -> BatchHeader | None:
 
 
 def search(read: Read, start: int, bounds: Bounds, *, goes_on: bool = False) -> tuple[int, int] | None:
-    """Position and base offset of the first whole batch that begins at `start` or behind it. `goes_on`: only one behind
-    which the file goes on as a log does."""
+    """Position and base offset of the first whole batch at `start` or later. `goes_on`: only one after which the file
+    continues as a log."""
     while bounds.size - start >= HEADER_BYTES:
         chunk = read(min(_CHUNK_BYTES, bounds.size - start), start)
         at = chunk.find(MAGIC, _MAGIC_AT)

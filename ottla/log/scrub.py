@@ -222,7 +222,7 @@ class SegmentScrub:
         self._position, self._next_offset = end, offset
 
 
-# -- what is done about damage -----------------------------------------------------------------------------------
+# -- repair -----------------------------------------------------------------------------------------------------
 
 
 class Patch(NamedTuple):
@@ -273,7 +273,7 @@ def apply(log: PartitionLog, segment: Segment, found: Sequence[Found], patches: 
 
 
 def derived_damage(log: PartitionLog, claim: SegmentClaim) -> list[str]:
-    """The derived files of a closed segment that are not what the manifest says. Blocks; for a thread."""
+    """The derived files of a closed segment that differ from the manifest. Blocks; for a thread."""
     stem = file_stem(log.path, claim.base_offset)
     recorded = [(".index", claim.index_crc), (".timeindex", claim.timeindex_crc)]
     wrong = [stem + kind for kind, crc in recorded if crc != NO_CRC and file_crc(log.disk, stem + kind) != crc]
@@ -305,7 +305,7 @@ def _rebuild_indexes(log: PartitionLog, segment: Segment) -> None:
 
 
 def take_up(log: PartitionLog, segment: Segment, wrong: Sequence[str]) -> None:
-    """Derived files were rebuilt: forget what was loaded from the old ones. On the event loop."""
+    """Derived files were rebuilt: drop the loaded ones. On the event loop."""
     segment.drop_indexes()
     segment.offsets.close()
     segment.times.close()

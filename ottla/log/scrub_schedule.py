@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 FILE_NAME: Final = "ottla-scrub-checkpoint"
 SEGMENT_COST_BYTES: Final = 4096
-"""What a segment costs beside its bytes: it is opened, and its indexes are read."""
+"""The cost of a segment beside its bytes: it is opened, and its indexes are read."""
 CATCH_UP_SECONDS: Final = 1.0
 """Time in which nothing could be read is made up for, but not more of it than this."""
 
@@ -90,7 +90,7 @@ class Schedule:
         return next((each for each in partitions if cursor is None or (*each, BEHIND) > cursor), None)
 
     def next_segment(self, partition: tuple[str, int], bases: Sequence[int]) -> int | None:
-        """The base offset of the next segment to read in this partition; None: go on with the next partition."""
+        """The base offset of the next segment to read in this partition; None: continue with the next partition."""
         cursor = self._progress.cursor
         if cursor is None or cursor[:2] != partition:
             return next(iter(bases), None)
@@ -130,7 +130,7 @@ class Schedule:
 
 
 def status_text(stats: Mapping[str, object]) -> str:
-    """For a place that has room for one line: `progress=0.42 passes=3`."""
+    """For one line: `progress=0.42 passes=3`."""
     return " ".join(f"{name}={value}" for name, value in stats.items())
 
 

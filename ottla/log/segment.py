@@ -36,7 +36,7 @@ _ALWAYS = -2
 """A roll timestamp below every timestamp, and an offset bound below every offset: take the slow path."""
 _NEVER = 2**63 - 1
 
-# base_offset, length, magic, last_offset_delta: what a walk needs of a batch.
+# base_offset, length, magic, last_offset_delta: the fields that a scan of batches needs.
 _STEP = struct.Struct(">qi4xb6xi")
 _WALK_BYTES = 8192
 
@@ -76,7 +76,7 @@ class Segment:
         self.deleted = False
         self.readers: WeakSet[Reader] | None = None  # readers with slices that are not loaded yet
         self.read_failed = False  # the device has refused to give some of it
-        self.claims: IndexClaims | None = None  # what the index files must be
+        self.claims: IndexClaims | None = None  # the claims of the index files
         self._max_timestamp: int | None = None
         self._max_timestamp_offset = base_offset
         # Below: only while it is the one that is written to.
@@ -203,7 +203,7 @@ class Segment:
             self.times.truncate(last + 1 - self.base_offset)
             self._max_timestamp = None
             self._scan_max_timestamp()
-            # Nothing may be appended before it is closed, and only a segment that is awake is sealed then.
+            # Nothing may be appended before it is closed, and only a segment with loaded indexes is closed then.
             self.times.add(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
         self.awake = False
         self.roll_timestamp = self.offset_max = _ALWAYS
@@ -397,7 +397,7 @@ class Segment:
             self.times.rename_deleted()
 
     def hold(self, reader: Reader) -> None:
-        """Keep the file for a reader, even if the segment is deleted meanwhile."""
+        """Keep the file for a reader, also if the segment is deleted."""
         if self.readers is None:
             self.readers = WeakSet()
         self.readers.add(reader)

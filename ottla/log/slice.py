@@ -209,7 +209,7 @@ class Slice:
     def hold(self) -> None:
         self.segment.hold(self)
 
-    # -- what may happen meanwhile ---------------------------------------------------------------------------
+    # -- concurrent changes ------------------------------------------------------------------------------------
 
     @property
     def _file(self) -> File:
@@ -221,7 +221,7 @@ class Slice:
             raise self._lost()
 
     def _though_deleted(self, read: Callable[[], T]) -> T:
-        """Read, and once more if the segment was renamed meanwhile because it is being deleted."""
+        """Read, and once more if the segment was renamed because it is being deleted."""
         while True:
             file = self._file
             try:

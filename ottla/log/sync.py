@@ -41,7 +41,7 @@ class SyncJob:
             self._run(log)
         except StorageFault as fault:
             overtaken = self.truncations != log.truncations and not isinstance(fault, SyncFault)
-            if not log.dropped and not overtaken:  # or a file may be gone, and nothing comes of the job
+            if not log.dropped and not overtaken:  # otherwise a file may be missing, and the job fails
                 raise
 
     def finish(self) -> None:
@@ -62,10 +62,10 @@ class SyncJob:
             try:
                 file.sync()
             except StorageFault:
-                if not segment.deleted:  # meanwhile: nothing is left to be made durable
+                if not segment.deleted:  # the log was removed: nothing is left to flush
                     raise
         if log.dropped:
-            return  # what is at its path now is not its own
+            return  # the file at its path now belongs to another log
         if self.epochs is not None:
             log.epochs_file.write()
         elif self.made_files:
@@ -96,7 +96,7 @@ def prepare(log: PartitionLog, offset: int, *, closed_only: bool) -> SyncJob | N
     for segment, following in zip(log.segments, ends, strict=True):
         if following > offset:
             continue
-        # What the segment's batches tell may have been written after they were synced: when it was sealed.
+        # Derived files may have been written after the segment's batches were synced: when it was closed.
         written = log.transactions.unsynced(segment.base_offset)
         if segment is not log.active:
             written += log.snapshots.unsynced(following)

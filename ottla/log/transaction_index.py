@@ -88,14 +88,14 @@ class TransactionIndex:
         self._disk = disk
         self._path = stem + SUFFIX
         self._entries: list[AbortedTransaction] | None = None if found else []
-        self._late: list[AbortedTransaction] = []  # added while what is in the file could not be read
+        self._late: list[AbortedTransaction] = []  # added while the file could not be read
         self._unsynced = Mark()
         self._torn = False
         self._draft = False
         self._crc: int | None = None  # of the file, if the entries were in memory before
 
     def begin_again(self) -> None:
-        """Its segment is read anew. The file stays as it is meanwhile: it may be all that a crash would leave."""
+        """Its segment is read again. Until then the file stays as it is: after a crash it may be the only evidence."""
         self._entries = []
         self._draft = True
 
@@ -130,8 +130,8 @@ class TransactionIndex:
         return self._entries
 
     def add(self, entry: AbortedTransaction) -> None:
-        """The batch stands in the log, so this cannot fail: if the disk refuses, it is asked again at the next sync. An
-        index that cannot be read is left for whoever reads it next, and makes it anew from the log."""
+        """The batch is in the log, so this cannot fail: if the disk refuses, the next sync tries again. An unreadable
+        index is left to the next reader, who rebuilds it from the log."""
         try:
             entries = self.entries
         except TransactionIndexDamaged:
@@ -155,8 +155,8 @@ class TransactionIndex:
             file.close()
 
     def truncate(self, log_end: int) -> None:
-        """Forget what ended behind the log end. Durable on return. One that cannot be read stays as it is: it is made
-        anew from what is left of the log."""
+        """Remove transactions that ended after the log end. Durable on return. An unreadable index stays as it is: it
+        is rebuilt from the rest of the log."""
         try:
             entries = self.entries
         except TransactionIndexDamaged:
@@ -191,7 +191,7 @@ class TransactionIndex:
 
 
 class CleanedTransactions:
-    """Told of every batch below the last stable offset, in order."""
+    """Called for every batch below the last stable offset, in order."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
         self._to_come = sorted(aborted, key=lambda transaction: -transaction.first_offset)
@@ -199,7 +199,7 @@ class CleanedTransactions:
         self._aborted_with_records: set[int] = set()
         self._committed_with_records: set[int] = set()
         self.kept: list[AbortedTransaction] = []
-        """Aborted transactions of which there are records yet: the index of what was cleaned."""
+        """Aborted transactions that still have records: the index of the cleaned segments."""
 
     def saw_batch(self, header: BatchHeader) -> bool:
         """True if the records were aborted and may go."""

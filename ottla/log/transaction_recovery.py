@@ -69,7 +69,7 @@ def load_producers(log: PartitionLog, producers: Producers, transactions: Transa
 
 
 def rebuild_index(log: PartitionLog, base_offset: int) -> None:
-    """The index of a segment's aborted transactions cannot be read: the segment tells what was in it."""
+    """The transaction index of a segment cannot be read: it is rebuilt from the segment."""
     rewrite_index(log, base_offset)
     log.transactions.look_for(base_offset)
 
@@ -95,15 +95,15 @@ def rewrite_index(log: PartitionLog, base_offset: int) -> None:
         crossing.reach(header.base_offset)
         if header.producer_id >= 0:
             reader.record(header, batch, header.base_offset, 0, segment_base=base_offset)
-    if read < segment.size:  # a damaged length ends the walk: what was aborted behind it must not go from the index
+    if read < segment.size:  # a damaged length ends the scan: the index keeps aborted transactions after it
         raise Refused(ErrorCode.corrupt_message, f"{segment.log.path} has no whole batch at {read}")
     reader.finish(base_offset)
 
 
 def check_indexes(log: PartitionLog, evidence: Evidence, *, clean: bool, check: Callable[[Segment], None]) -> None:
-    """What was aborted must not be shown: an index that is not as the manifest has it is made anew from the log. Those
-    of segments that were just read are, already. `check` reads a segment through in which a batch is damaged, and finds
-    out which."""
+    """Aborted records must not be returned: a transaction index that differs from the manifest is rebuilt from the log.
+    The indexes of segments that were just read are rebuilt already. `check` reads a segment with a damaged batch
+    completely, and finds that batch."""
     claimed = log.manifest.latest
     if claimed is not None:
         _rebuild_what_differs(log, claimed, check, clean=clean)
@@ -135,9 +135,9 @@ def _rebuild_what_differs(
 
 
 def _rebuild_without_manifest(log: PartitionLog, check: Callable[[Segment], None]) -> None:
-    """This release has closed the log, so there was a manifest, and it is lost. Whether an index is lost as well only
-    the log tells: the segments with transactions in them are read. One in which a batch is damaged is checked: without
-    its index what was aborted in it would be shown."""
+    """This release has closed the log, so it had a manifest, and the manifest is lost. Only the log shows whether a
+    transaction index is lost as well: segments with transactions are read. A segment with a damaged batch is checked:
+    without its index its aborted records would be returned."""
     for segment in log.segments:
         try:
             if not any(header.is_transactional for _, header in headers(segment.log, 0, segment.size)):
@@ -159,7 +159,7 @@ def gaps_of(log: PartitionLog) -> tuple[Range, ...]:
 
 
 class Crossing:
-    """A walk over the batches of a log, from an offset on. Whoever was inside a transaction before a gap is not behind
+    """A scan of the batches of a log from an offset on. A transaction that was open before a gap is not open after
     it."""
 
     def __init__(self, log: PartitionLog, producers: Producers, transactions: Transactions, start: int) -> None:
@@ -208,20 +208,20 @@ def lost_ends(
 
 
 def _open_at(log: PartitionLog, offset: int) -> dict[int, int]:
-    """Who was inside a transaction there, and since when."""
+    """Producers with an open transaction at that offset, and its first offset."""
     if offset <= log.log_start:
         return {}
     producers = Producers(log.config.producer_ids_max)
     reader = Transactions(log.disk, log.path, producers)
     try:
         load_producers(log, producers, reader, offset, 0)
-    except Refused:  # a batch before it cannot be believed: what is known up to there
+    except Refused:  # a batch before it is damaged: the state up to there
         reader.load()
     return reader.open_since
 
 
 def _open_in_snapshot(log: PartitionLog, offset: int) -> dict[int, int]:
-    """As the first snapshot behind it tells; nobody, if there is none."""
+    """According to the first snapshot after it; none, if there is no snapshot."""
     later = [each for each in log.snapshots.offsets if each >= offset]
     producers = Producers(log.config.producer_ids_max)
     if not later or log.snapshots.load(producers, later[0], 0) != later[0]:
@@ -261,7 +261,7 @@ def _crc(data: bytes | None) -> int:
 
 
 def take_up(log: PartitionLog) -> None:
-    """What the manifest tells counts from now on."""
+    """From now on the results in the manifest count."""
     manifest = log.manifest.latest
     if manifest is not None:
         log.transactions.lost = manifest.aborted

@@ -267,7 +267,7 @@ class Transactions:
 
     def aborted(self, from_offset: int, to_offset: int) -> list[tuple[int, int]]:
         """Producer id and first offset of each aborted transaction with records in `from_offset..to_offset`. From the
-        index: what a reader is sent is not looked at."""
+        index: the returned records are not read."""
         found = [
             (each.producer_id, each.first_offset)
             for each in self.lost
@@ -306,7 +306,7 @@ class Transactions:
         lost = [AbortedTransaction(*each, each.last_offset) for each in self.lost if each.first_offset < end]
         return lost + [entry for entry in self._entries_from(0) if entry.first_offset < end] if self._indexes else lost
 
-    # -- who may write -----------------------------------------------------------------------------------------
+    # -- verification ------------------------------------------------------------------------------------------
 
     def guard(self, producer_id: int, epoch: int) -> Guard | None:
         """The guard for the append after the coordinator has agreed; None: no verification is needed."""
@@ -355,11 +355,11 @@ class Transactions:
     def check_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, bumped: bool = False
     ) -> bool:
-        """Whether a marker has to be written. False: it stands in the log, or there was nothing to end.
+        """Whether a marker has to be written. False: it is in the log, or there was no transaction to end.
 
-        `bumped`: with it the epoch rises, so what is open under the marker's own epoch is the next transaction. Where
-        the epoch stays, a successor's marker is written again: it fences the coordinator before, whose own may come
-        late."""
+        `bumped`: the marker increments the producer epoch, so a transaction that is open under the marker's own epoch
+        is the next one. Where the epoch stays, the marker of a newer coordinator is written again: it fences the
+        previous coordinator, whose own marker may come late."""
         producer = self._producers.get(producer_id)
         if producer is None:
             return True

@@ -37,7 +37,7 @@ def truncate(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
         log.swap.abandon()
     log.truncations += 1
     recorded = offset < max(log.recovery_point, log.checkpointed_end) or log.damage is not None or log.given_up
-    if recorded:  # else neither manifest nor checkpoint tells of what goes
+    if recorded:  # otherwise neither manifest nor checkpoint shows the removed range
         log.manifest.cut_at(offset)
     try:
         for _ in dropped:
@@ -83,8 +83,8 @@ def settle(log: PartitionLog, now_ms: int) -> None:
     log.transactions.truncate(log.log_end)
     transaction_recovery.reload_producers(log, now_ms)
     if log.active.size and evidence.last_end(log.active)[0] < log.log_end:
-        # Offsets between were deleted or lost. The name of a segment says where the log goes on: a batch behind a gap
-        # within one would count as damaged.
+        # Offsets between were deleted or lost. The name of a segment has the next offset of the log: a batch after a
+        # gap within one would count as damaged.
         log.begin_segment(log.log_end, now_ms)
     log.epochs_file.save(log.epochs)
     log.disk.sync_dir(log.path)
@@ -93,7 +93,7 @@ def settle(log: PartitionLog, now_ms: int) -> None:
 
 def _refused(log: PartitionLog, fault: StorageFault, now_ms: int) -> None:
     log.fail(fault)
-    transaction_recovery.reload_producers(log, now_ms)  # whoever repeats what was cut must not hear that it is there
+    transaction_recovery.reload_producers(log, now_ms)  # a retry of a truncated batch is not a duplicate
 
 
 def _drop_last(log: PartitionLog) -> None:

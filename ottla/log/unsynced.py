@@ -27,7 +27,7 @@ class Mark:
         self._written += 1
 
     def synced(self, version: int | None = None) -> None:
-        """Up to that write; up to the last one unless told."""
+        """Up to that write; by default up to the last one."""
         self._synced = max(self._synced, self._written if version is None else version)
 
     def of(self, file: File, *, passing: bool = False) -> list[Unsynced]:
@@ -42,7 +42,7 @@ class Unsynced(NamedTuple):
     mark: Mark | None = None
     version: int = 0
     passing: bool = False
-    """It was opened to be synced, and nobody else uses the handle."""
+    """It was opened for the sync, and has no other user."""
 
     def sync(self) -> None:
         """Blocks; for a thread."""

@@ -55,7 +55,7 @@ _DELETED_DIRECTORY: Final = "-delete"
 STRAY_DIRECTORY: Final = "-stray"
 
 FROM_A_REPLICA: Final = (
-    "leave the files as they are. The broker quarantines damaged batches and copies them anew from a replica when its "
+    "leave the files as they are. The broker quarantines damaged batches and copies them again from a replica when its "
     "scrub reads them: sooner with a lower ottla.scrub.interval.ms. Without another replica, restore the file from a "
     "backup while the broker is stopped"
 )
@@ -88,7 +88,7 @@ def partition_directories(disk: Disk, directory: str) -> list[str]:
 
 
 def stray_directories(disk: Disk, directory: str) -> list[str]:
-    """What a broker has renamed because it is no partition of its own."""
+    """A directory that a broker has renamed because it is no partition of this broker."""
     paths = [f"{directory}/{name}" for name in disk.listdir(directory) if name.endswith(STRAY_DIRECTORY)]
     return [path for path in paths if disk.listdir(path)]
 
@@ -106,8 +106,8 @@ def _is_partition(disk: Disk, path: str) -> bool:
 def verify_checkpoints(
     disk: Disk, directory: str, *, finished: bool, running: bool = False
 ) -> tuple[dict[tuple[str, int], Checkpointed], list[Finding], list[str]]:
-    """The files of a data directory that belong to no partition: what they tell of each partition, what is wrong with
-    them, and what is only remarkable. `running`: a broker writes there."""
+    """The files of a data directory that belong to no partition: their entries for each partition, errors, and remarks.
+    `running`: a broker writes there."""
     findings, notes = [], []
     offsets: dict[str, dict[tuple[str, int], int]] = {}
     for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANED):
@@ -162,13 +162,13 @@ def verify_partition(
     running: bool = False,
     read: Callable[[int], object] | None = None,
 ) -> Checked:
-    """`finished`: the log was closed cleanly and nobody writes to it, so that nothing may be missing at its end.
-    `running`: its broker may be writing to it. `read` is told of bytes that were read."""
+    """`finished`: the log was closed cleanly and no process writes to it, so that nothing may be missing at its end.
+    `running`: its broker may be writing to it. `read` gets the number of bytes read."""
     return _Verification(disk, path, recorded, finished, running, read or (lambda size: None)).run()
 
 
 def confirmed(found: Checked, again: Checked) -> Checked:
-    """What was found twice: the same thing in the same place."""
+    """Findings that were made twice: the same error at the same position."""
     seen = {_location(finding) for finding in again.findings}
     return again._replace(findings=tuple(finding for finding in found.findings if _location(finding) in seen))
 
@@ -264,7 +264,7 @@ class _Verification:
 
     def _end(self, snapshots: list[int]) -> None:
         if any(finding.records for finding in self._findings):
-            return  # it is told already that the log is not whole
+            return  # it is already reported that the log is incomplete
         starts = [] if self._epochs is None else [start for _, start in self._epochs.entries]
         derived = {"a producer snapshot": max(snapshots, default=0), "a leader epoch": max(starts, default=0)}
         end = max(self._next_offset, self._log_start)
@@ -344,7 +344,7 @@ class _Verification:
         self._latest_epoch = max(self._latest_epoch, header.leader_epoch)
 
     def _epoch(self, header: BatchHeader) -> None:
-        """What the checkpoint says of this batch; one contradiction is enough."""
+        """Compare the leader epoch of this batch with the checkpoint; one contradiction is reported."""
         epochs = self._epochs
         if epochs is None or self._epoch_reported or header.leader_epoch < 0:
             return
@@ -352,14 +352,14 @@ class _Verification:
             return  # it is written when the log is synced
         recorded = epochs.epoch_of(header.base_offset)
         if recorded == NO_EPOCH and (header.base_offset < self._log_start or not self._finished):
-            return  # of what was deleted within a segment nothing is known any more
+            return  # nothing is known of records that were deleted within a segment
         if recorded != header.leader_epoch:
             self._epoch_reported = True
             what = f"it says epoch {recorded} of offset {header.base_offset}, the batch says {header.leader_epoch}"
             self._found(f"{self._path}/{EPOCHS_FILE}", what, REBUILT, header.base_offset)
 
     def _tail(self, file: File, end: int, size: int, excused: bool) -> None:
-        """What is behind the last batch that could be read."""
+        """The bytes after the last readable batch."""
         if end == size:
             return
         what = f"{size - end} bytes at its end are no whole batch"
@@ -368,7 +368,7 @@ class _Verification:
             return
         self._damaged(file.path, what, end, self._next_offset)
 
-    # What is derived.
+    # Derived files.
 
     def _metadata(self) -> None:
         try:
@@ -410,7 +410,7 @@ class _Verification:
             self._found(f"{file_stem(self._path, offset)}.snapshot", what, FROM_AN_OLDER_ONE)
 
     def _transactions(self, base: int, *, excused: bool) -> None:
-        """The index of a segment that was just walked. Read behind it: what it lacks then, it lacks."""
+        """The index of a segment that was just scanned. Read after it: a missing entry is really missing."""
         path = f"{file_stem(self._path, base)}{INDEX_SUFFIX}"
         try:
             problem = self._aborted.segment(decode(self._disk.read(path)), self._next_offset)

@@ -21,15 +21,15 @@ from ottla.wire.batch import NO_TIMESTAMP, BatchHeader
 from ottla.wire.marker import Marker
 
 AT_START: Final = (
-    "leave everything as it is and start the broker: it quarantines what is wrong and copies the partition anew from a "
-    "replica that has it. Without another replica, restore the files from a backup first, or give the offsets up with "
-    "`ottla log accept-loss`"
+    "leave everything as it is and start the broker: it quarantines what is wrong and copies the partition again from "
+    "a replica that has it. Without another replica, restore the files from a backup first, or give the offsets up "
+    "with `ottla log accept-loss`"
 )
 RESTORED: Final = "restore it from a backup: without it the broker does not know whose records these are"
 REBUILT: Final = "nothing to do: the broker rebuilds it from the log"
 QUARANTINED: Final = "nothing to do: the broker truncates it at its next start, and quarantines the rest"
 KNOWN: Final = (
-    "the broker knows. It copies them anew if another replica has them; else restore the files from a backup, or stop "
+    "the broker knows. It copies them again if another replica has them; else restore the files from a backup, or stop "
     "it and give them up with `ottla log accept-loss`"
 )
 
@@ -41,13 +41,13 @@ class Finding(NamedTuple):
     what: str
     remedy: str
     records: bool = False
-    """Records are damaged, and not only what is derived from them."""
+    """Damage to records, not only to derived files."""
     position: int = -1
     offset: int = -1
 
 
 class Checkpointed(NamedTuple):
-    """What the checkpoints of the data directory say of a partition."""
+    """The offsets of a partition in the checkpoints of the data directory."""
 
     evidence: Evidence = Evidence()
     log_start: int = 0
@@ -153,7 +153,7 @@ class AbortedInLog:
             self._open.setdefault(header.producer_id, header.base_offset)
 
     def lose_track(self) -> None:
-        """A batch cannot be believed: nobody knows what it ended."""
+        """A batch is damaged: it is unknown which transaction it ended."""
         self._lost = True
         self._open.clear()
 
@@ -188,7 +188,7 @@ class IndexesInLog:
         self._lost = False
         for index in (self._offsets, self._times):
             if not disk.exists(index.path):
-                continue  # rebuilt by whoever needs it: compaction may leave none; the manifest knows if there was one
+                continue  # rebuilt when it is needed; the manifest knows whether there was one
             try:
                 self._offsets.load(size) if index is self._offsets else self._times.load()
             except IndexDamaged as damaged:
@@ -196,7 +196,7 @@ class IndexesInLog:
                     self.problems.append((index.path, str(damaged)))
 
     def lose_track(self) -> None:
-        """A batch cannot be believed: from here on nobody knows what its entries should be."""
+        """A batch is damaged: the entries from here on are unknown."""
         self._lost = True
 
     def batch(self, position: int, header: BatchHeader) -> None:

@@ -152,7 +152,7 @@ class ReplicaFetcher:
         try:
             while True:
                 if self._context.broker_epoch != epoch:
-                    return  # registered anew: in a session the leader would hear of it only for partitions with news
+                    return  # registered again: in a session the leader would hear of it only for partitions with news
                 if asked is None:
                     asked = self._ask(link, await self._prepare())
                 if asked is None:

@@ -3,7 +3,7 @@
 It behaves as ZooKeeper does. A session lives as long as the server hears of it once in its timeout; a client that hears
 nothing is `suspended` long before that, and learns only when it is back in touch whether its session is `lost`.
 Requests and answers of one connection keep their order, and so does the news that a watch brings. An outage of the
-server loses nothing but connections, and gives every session its whole timeout anew. `prompt` sessions end with
+server loses nothing but connections, and gives every session its whole timeout again. `prompt` sessions end with
 their process, as those of the embedded store do.
 """
 

@@ -225,7 +225,7 @@ def _check(
 def _unknown(identity: WriteIdentity, group: str, tp: TopicPartition) -> str:
     return (
         f"whether batch {identity.version} of {identity.app_id} was written is not known: group {group} has no offset "
-        f"for {tp.topic}. Either that topic was deleted and made anew, and they went with it; or the query stood "
+        f"for {tp.topic}. Either that topic was deleted and recreated, and they went with it; or the query stood "
         "still for longer than they are kept, seven days (offsets.retention.minutes); or it wrote elsewhere before. To "
         "write the batch all the same, maybe a second time, set txnMissingMarker to "
         "write for one run"

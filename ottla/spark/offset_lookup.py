@@ -27,7 +27,7 @@ class Start(NamedTuple):
 
 
 class OffsetLookup:
-    """Seen through the options of one reader. Asked anew each time: topics grow, and patterns match new ones."""
+    """Seen through the options of one reader. Asked again each time: topics grow, and patterns match new ones."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options

@@ -31,7 +31,7 @@ class OffsetRange:
     begins: bool = False
     """The partition was not there before: whatever its log begins with is the beginning."""
     topic_id: str = ""
-    """Of the topic that was planned, in hex: one that is made anew by this name has nothing of it. Empty: any."""
+    """Of the topic that was planned, in hex: one that is recreated by this name has nothing of it. Empty: any."""
 
     def __len__(self) -> int:
         return self.end - self.start

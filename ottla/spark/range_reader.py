@@ -4,7 +4,7 @@ There may be nothing between two offsets (compaction, the ends of transactions),
 has passed its end, whatever came. What is not in the log any more is lost data: the query fails, or goes on with what
 is left, as `failOnDataLoss` says.
 
-A range belongs to the topic that was there when it was planned, which is known by its id. One that was made anew since
+A range belongs to the topic that was there when it was planned, which is known by its id. One that was recreated since
 has the same name and other records: nothing of it is taken for the range's, also where it is long enough.
 """
 
@@ -31,7 +31,7 @@ NO_ID: Final = bytes(16)
 """The topic id in old versions of Metadata."""
 MISSED_MAX: Final = 2
 """When nothing comes, the topic is looked for; so many times in a row it is not there before it is taken for gone."""
-WHY_LOST: Final = "the rest has aged out, or the topic was made anew"
+WHY_LOST: Final = "the rest has aged out, or the topic was recreated"
 log = logging.getLogger(__name__)
 
 
@@ -119,7 +119,7 @@ def _left(consumer: Consumer, options: ReadOptions, part: OffsetRange, position:
 def _report_recreated(options: ReadOptions, part: OffsetRange, position: int) -> None:
     _report_data_loss(
         options,
-        f"topic {part.topic} was deleted and made anew; {part.end - position} offsets of the old one's partition "
+        f"topic {part.topic} was deleted and recreated; {part.end - position} offsets of the old one's partition "
         f"{part.partition}, from {position} on, were to be read and are gone",
     )
 

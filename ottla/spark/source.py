@@ -58,7 +58,7 @@ NAME: Final = "ottla"
 GONE_S: Final = 1.0
 """So long after it was missed, a topic is looked for again."""
 QUICK_S: Final = 0.05
-"""In less time nobody deletes a topic and makes it anew."""
+"""In less time nobody deletes a topic and recreates it."""
 TRIES: Final = 3
 HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 TYPES: Final[dict[str, DataType]] = {
@@ -160,7 +160,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_planned = False
         """A batch was planned, or run again, since this process began."""
         self._ids_again: dict[str, str] = {}
-        """Of topics when the batch was planned anew that was run again, where nobody knows them from before."""
+        """Of topics when the batch was planned again that was run again, where nobody knows them from before."""
         self._recreated_reported: set[tuple[str, bytes]] = set()
         self._initial: Start | None = None
         """Where the query begins, if Spark asked: then no batch of it was committed before."""
@@ -215,9 +215,9 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _now(self, begun: Offsets, *, careful: bool) -> tuple[dict[str, bytes], Offsets]:
         """The topics' ids, and where the partitions end that are there. DataLost for those that are not, if careful. A
-        topic may be deleted, and made anew, between the two answers, if these are far enough from each other: then both
+        topic may be deleted, and recreated, between the two answers, if these are far enough from each other: then both
         are asked for again."""
-        problem = NotThere("topics are deleted and made anew all the time")
+        problem = NotThere("topics are deleted and recreated all the time")
         for _ in range(TRIES):
             partitions, ids = self._there(begun, careful=careful)
             target = {tp: self._target[tp] for tp in partitions if tp in self._target} if self._target else {}
@@ -313,17 +313,17 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             of_topic = {tp: end for tp, end in ended.items() if tp.topic == name}
             count = offset_ranges.count(begun, of_topic)
             self._lost(
-                f"topic {name} was deleted and made anew; {count} offsets of the old one, which the batch that is run "
+                f"topic {name} was deleted and recreated; {count} offsets of the old one, which the batch that is run "
                 "again was to read, are gone"
             )
             self._recreated_reported.add((name, topic_id))
 
     def _notice_recreated(self, begun: Offsets, ids: Mapping[str, bytes]) -> None:
-        """A topic that was deleted and made anew has nothing of what was read. DataLost, or go on with the new one."""
+        """A topic that was deleted and recreated has nothing of what was read. DataLost, or go on with the new one."""
         for name in self._topic_ids.recreated(begun, ids):
             if (name, ids[name]) not in self._recreated_reported:
                 self._lost(
-                    f"topic {name} was deleted and made anew; what the query had not read of the old one is gone"
+                    f"topic {name} was deleted and recreated; what the query had not read of the old one is gone"
                 )
         self._topic_ids.learn(begun, ids)
         self._is_planned = True
@@ -356,7 +356,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _seen(end: int, tp: TopicPartition, begun: Offsets, known: Offsets) -> int:
-    """Spark runs no batch that ends where it begins. In a partition that begins anew this may be by chance: then it
+    """Spark runs no batch that ends where it begins. In a partition that begins again this may be by chance: then it
     ends one record earlier, and the next batch has that one."""
     return end - 1 if tp not in known and end == begun.get(tp) and end > 0 else end
 

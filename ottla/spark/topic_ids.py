@@ -6,13 +6,14 @@ The ids are kept outside the offsets, whose JSON is that of Spark's connector:
 - else, if the checkpoint is elsewhere and `groupId` mirrors the query, in the metadata of an offset of the group
   `ottla-topics-<groupId>-<digest of the checkpoint's address>`: brokers forget the offsets of a topic with the topic,
   so this one belongs to another;
-- else in memory: then a topic that is made anew while the query is stopped is noticed only if it is too short. A group
+- else in memory: then a topic that is recreated while the query is stopped is noticed only if it is too short. A group
   alone is no place, since several queries may mirror themselves into it, and each is somewhere else.
 
 A micro-batch belongs to the topic that existed when its end offsets were looked up. So ids are stored before these end
 offsets are returned to Spark, by the planner alone. Where the query may go on with a new topic, the offset at which
 each partition was found to be another one is stored, too: a batch that begins there reads from the beginning, also when
-it is run again. A batch that was planned before the topic was recreated has lost its records; the next one begins anew.
+it is run again. A batch that was planned before the topic was recreated has lost its records; the next one begins
+again.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class TopicIds:
         return {name: known.topic_id for name, known in self.known.items()}
 
     def of_this_topic(self, start: Offsets) -> Offsets:
-        """Without partitions whose offset counts records of the topic before: they begin anew."""
+        """Without partitions whose offset counts records of the topic before: they begin again."""
         return {tp: offset for tp, offset in start.items() if not self._is_of_another(tp, offset)}
 
     def _is_of_another(self, tp: TopicPartition, start: int) -> bool:
@@ -124,7 +125,7 @@ class _File:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            log.warning("%s cannot be read; a topic that was made anew meanwhile goes unnoticed: %s", self._path, error)
+            log.warning("%s cannot be read; a topic that was recreated meanwhile goes unnoticed: %s", self._path, error)
             return {}
 
     def save(self, known: Mapping[str, KnownTopic]) -> None:

@@ -24,7 +24,7 @@ DELIBERATE: Final = ("ottla.", "psycopg.")
 
 
 def short_tracebacks(kind: C) -> C:
-    """A class decorator: the methods that Spark calls raise our errors anew, from nothing."""
+    """A class decorator: the methods that Spark calls raise our errors again, from nothing."""
     for name in CALLED:
         method = kind.__dict__.get(name)
         if callable(method):

@@ -359,7 +359,7 @@ def test_the_scrub_repairs_a_flipped_bit_from_another_replica(tmp_path, store, l
         whole = content(cluster[leader].data)
         flip_a_bit(cluster[number].data)
         assert not begins_with(cluster[number].data, whole)
-        wait_for(partial(begins_with, cluster[number].data, whole), "the damaged segment to be copied anew", 90)
+        wait_for(partial(begins_with, cluster[number].data, whole), "the damaged segment to be copied again", 90)
         kept.await_in_sync()
         assert "scrub: kept-0 is damaged" in cluster[number].log.read_text()
         assert kept.read(0, COUNT)[0] == kept.written

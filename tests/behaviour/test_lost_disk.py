@@ -1,4 +1,4 @@
-"""Copies that are lost or damaged, and made anew from those that are not."""
+"""Copies that are lost or damaged, and recreated from those that are not."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_damaged_copy_is_found_and_replaced_as_the_advice_says(kept):
     expedite = ["configs", "set", "broker", "all", "ottla.scrub.interval.ms=3000", "-b", kept.cluster[1].bootstrap]
     assert CliRunner().invoke(cli, expedite).exit_code == 0
     broker.start()
-    wait_for(lambda: logs(broker.data) == logs(kept.cluster[1].data), "the damaged batch to be copied anew", 60)
+    wait_for(lambda: logs(broker.data) == logs(kept.cluster[1].data), "the damaged batch to be copied again", 60)
     kept.await_in_sync()
     assert CliRunner().invoke(cli, ["log", "verify", str(broker.data)]).exit_code == 0
     assert kept.read() == kept.written

@@ -188,7 +188,7 @@ def test_a_transaction_whose_producer_died_with_the_broker_is_aborted_in_time(
 
 
 class Copier(threading.Thread):
-    """Copies numbers to a partition, some in each transaction together with how far it has come; begins anew whenever
+    """Copies numbers to a partition, some in each transaction together with how far it has come; begins again whenever
     something goes wrong. Now and then it aborts."""
 
     def __init__(

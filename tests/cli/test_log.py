@@ -177,7 +177,7 @@ def test_a_flipped_bit_in_a_record_is_found_with_its_position_and_the_rest_is_re
     assert first["position"] < second["position"] < damaged.stat().st_size
     shown = verify(data)
     assert f"{damaged}, byte 0, offset {int(damaged.stem)}: the checksum of a batch is wrong" in shown.output
-    assert "copies them anew" in shown.output
+    assert "copies them again" in shown.output
     assert "ottla: error: records are damaged in 2 places" in shown.output
 
 

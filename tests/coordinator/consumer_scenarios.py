@@ -14,7 +14,7 @@
 
 A member sends the epoch it heard last unless it says epoch=. What is not told is not on the right: `epoch=2` alone
 means that the answer carried no assignment. All records pass through the bytes of the log; after each step the log
-is read anew and must give the same groups.
+is read again and must give the same groups.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@
 
 Options of `join`: as= (instance id), type=, session=, rebalance=, v= (version of the request), new (without the id it
 has), meta= (metadata of all its protocols). Of all: id= (a member id), gen= (a generation). After each step the log is
-read anew, whole and compacted, and must give what there is.
+read again, whole and compacted, and must give what there is.
 """
 
 from __future__ import annotations

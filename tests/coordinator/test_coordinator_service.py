@@ -126,7 +126,7 @@ def test_records_of_leader_epochs_in_between_are_loaded(tmp_path: Path):
 
 
 def test_a_broker_with_an_expired_session_does_not_answer_from_its_shard(tmp_path: Path):
-    """It may be registered anew, and in touch with the store, before it hears who was elected meanwhile."""
+    """It may be registered again, and in touch with the store, before it hears who was elected meanwhile."""
 
     async def test() -> None:
         async with brokers(tmp_path, 1, **SETTINGS) as (broker,), Client.to(broker) as client:

@@ -14,7 +14,7 @@
                                                         unused ids are looked for; nine transactions later
 
 Everybody speaks of the transactional id `x` unless `id=` says otherwise, and uses the identity it was told last unless
-`as=1:0` does. `timeout=5s` goes with init. After each step the log is read anew, whole and compacted.
+`as=1:0` does. `timeout=5s` goes with init. After each step the log is read again, whole and compacted.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def test_a_topic_that_gains_partitions_is_read_in_full(broker, admin, make_topic
     group.add(2)
     group.settle([1, 1])
     admin.create_partitions([NewPartitions(topic, 4)])[topic].result(10)
-    # Each member of librdkafka hears of the growth by itself and joins anew: a second rebalance may follow the first,
+    # Each member of librdkafka hears of the growth by itself and rejoins: a second rebalance may follow the first,
     # and a record in the hands of a member then is read again. So we look at a time in which nothing moved.
     for attempt in count():
         group.settle([2, 2])

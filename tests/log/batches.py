@@ -87,7 +87,7 @@ def served(log: PartitionLog) -> dict[int, bytes]:
 
 def cut_unsynced_damage(log: PartitionLog, synced: int) -> None:
     """A power cut may take a sector or a file that was not synced and leave what was written behind it. Recovery names
-    what is missing then: the log is cut there, as before it is copied anew from another replica."""
+    what is missing then: the log is cut there, as before it is copied again from another replica."""
     if log.damage is None:
         return
     first = log.damage.missing[0][0]

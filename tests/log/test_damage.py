@@ -224,7 +224,7 @@ def test_a_snapshot_proves_the_end_after_a_kill_where_there_is_no_other_replica(
 
 @pytest.mark.parametrize("end", [0, 2, 5])
 def test_a_truncation_below_the_high_watermark_is_no_damage(end):
-    """A follower that its leader cuts, and that is killed before its checkpoints are written anew."""
+    """A follower that its leader cuts, and that is killed before its checkpoints are written again."""
     disk = SimDisk(Random(5))
     log = PartitionLog.open(disk, PATH, CONFIG, topic_id=bytes(range(16)), now_ms=NOW)
     for at in range(9):

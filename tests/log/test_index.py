@@ -146,7 +146,7 @@ def test_a_flipped_bit_in_an_index_is_noticed_when_the_index_is_loaded(kind, whi
     for at in range(len(disk.read(path))):
         caplog.clear()
         if at >= len(disk.read(path)):
-            break  # made anew with fewer entries
+            break  # recreated with fewer entries
         flip(disk, path, at)
         log = opened(disk, end)
         assert not reported(caplog), "nothing is read of it before it is needed"
@@ -154,7 +154,7 @@ def test_a_flipped_bit_in_an_index_is_noticed_when_the_index_is_loaded(kind, whi
         assert reported(caplog) == [f"{path} is rebuilt from the log: it is not what its manifest says"]
         assert len(served(log)) == len(sent)
         log.close()
-        assert contradictions(disk) == [], "it was written anew"
+        assert contradictions(disk) == [], "it was written again"
         caplog.clear()
         log = opened(disk, end)
         used(log)

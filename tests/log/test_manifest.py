@@ -197,7 +197,7 @@ def compacted(log: PartitionLog) -> None:
 
 ACTS: dict[str, Callable[[PartitionLog], object]] = {
     "truncated": lambda log: log.truncate_to(5, NOW),
-    "begun anew": lambda log: log.truncate_fully_and_start_at(100, NOW),
+    "restarted": lambda log: log.truncate_fully_and_start_at(100, NOW),
     "retained": lambda log: log.retain(NOW, log.log_end),
     "compacted": compacted,
     "synced": lambda log: (fill(log, 6), log.sync()),
@@ -262,7 +262,7 @@ def test_many_ranges_are_taken_from_others_at_no_great_cost():
 
 
 def test_a_transaction_index_that_changes_before_its_segment_is_claimed_is_not_claimed_as_it_is():
-    """Recovery has made it anew, and its memory was released: the file is not asked what it should be."""
+    """Recovery has made it again, and its memory was released: the file is not asked what it should be."""
     disk = SimDisk(Random(2))
     config = LogConfig(segment_bytes=1000)
     log = PartitionLog.open(disk, PATH, config, now_ms=NOW)

@@ -106,7 +106,7 @@ def test_a_log_knows_its_transactions_whatever_happens_to_it(seed: int):
             log = PartitionLog.open(
                 disk, PATH, CONFIG, clean=act == "restart", recovery_point=synced, log_start=start, now_ms=NOW
             )
-            if log.damage is not None:  # a sector in the middle did not survive: what is behind is copied anew
+            if log.damage is not None:  # a sector in the middle did not survive: what is behind is copied again
                 assert act == "crash"
                 log.truncate_to(log.damage.missing[0][0], NOW)
             synced = log.recovery_point if act == "restart" else synced

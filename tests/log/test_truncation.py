@@ -102,8 +102,8 @@ LOSSES = {
     "to the start of a segment": lambda log: log.truncate_to(START, NOW),
     "within the last one": lambda log: log.truncate_to(23, NOW),
     "to nothing": lambda log: log.truncate_to(0, NOW),
-    "and begun anew further on": lambda log: log.truncate_fully_and_start_at(100, NOW),
-    "and begun anew at the start": lambda log: log.truncate_fully_and_start_at(0, NOW),
+    "and restarted further on": lambda log: log.truncate_fully_and_start_at(100, NOW),
+    "and restarted at the start": lambda log: log.truncate_fully_and_start_at(0, NOW),
 }
 
 

@@ -101,7 +101,7 @@ def test_a_replica_that_does_not_lead_refuses_writes_and_reads(partition):
 
 @pytest.mark.parametrize("known", [True, False])
 def test_batches_behind_a_refused_batch_are_refused_with_the_same_error(partition, known):
-    """Not told that it is out of order: librdkafka would number everything anew, and write some of it twice."""
+    """Not told that it is out of order: librdkafka would renumber everything, and write some of it twice."""
     p = partition(leading())
     first = 1 if known else 0
     if known:
@@ -169,7 +169,7 @@ def test_a_batch_behind_one_that_the_previous_leader_refused_is_refused(partitio
     # Whoever goes on without what is missing hears of it.
     p.become(leading(in_sync=(1, 2), epoch=2))
     assert sent_by(p, 6, 6, 6, 6, 6, 6) == [away] * 4 + [none] * 2
-    # It numbers everything anew then, and may do that out of order, too.
+    # It renumbers everything then, and may do that out of order, too.
     resent = [batch(b"n", producer_id=7, producer_epoch=1, base_sequence=n) for n in (1, 0, 1)]
     assert refusal(p.append, resent[0], 1, NOW_MS) == away
     assert [p.append(each, 1, NOW_MS).base_offset for each in resent[1:]] == [5, 6]

@@ -1,4 +1,4 @@
-"""Damage that only the data shows, on one replica beside two good ones: the scrub finds it, and it is copied anew."""
+"""Damage that only the data shows, on one replica beside two good ones: the scrub finds it, and it is copied again."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ counts of it, in update mode, into a topic and into a table.
 
     python -m tests.spark.soaking BOOTSTRAP DATABASE STORAGE MASTER
 
-It reads what there is, and begins anew. It ends after a round that began when the file STORAGE/last was there.
+It reads what there is, and begins again. It ends after a round that began when the file STORAGE/last was there.
 """
 
 from __future__ import annotations

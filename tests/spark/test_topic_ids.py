@@ -1,4 +1,4 @@
-"""A topic that is deleted and made anew is another one, whatever its length, and failOnDataLoss decides."""
+"""A topic that is deleted and recreated is another one, whatever its length, and failOnDataLoss decides."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_while_a_query_runs(broker, topic, length):
     tolerant.run()
     recreate(broker, topic, range(100, 100 + length))
     for _ in range(2):
-        with pytest.raises(DataLost, match="deleted and made anew"):
+        with pytest.raises(DataLost, match="deleted and recreated"):
             careful.run()
     tolerant.run()
     assert sorted(tolerant.seen) == [*range(20), *range(100, 100 + length)]
@@ -175,7 +175,7 @@ def test_a_topic_recreated_during_the_offset_lookup_is_read_once(broker, topic, 
         return ends(cluster, partitions)
 
     monkeypatch.setattr(OffsetLookup, "ends", late)
-    with pytest.raises(DataLost, match="deleted and made anew"):
+    with pytest.raises(DataLost, match="deleted and recreated"):
         careful.end()
     tolerant.run()
     del numbers[0]
@@ -234,7 +234,7 @@ def test_while_a_query_is_stopped(broker, topic, kept, length, tmp_path):
     careful = Query(broker, topic, **where)
     careful.at = query.at
     for _ in range(2):
-        with pytest.raises(DataLost, match="deleted and made anew"):
+        with pytest.raises(DataLost, match="deleted and recreated"):
             careful.run()
         careful.restart()
     query.restart()
@@ -320,13 +320,13 @@ def test_an_interrupted_batch_detects_a_topic_recreated_meanwhile(broker, topic,
     end = query.end()
     recreate(broker, topic, range(100, 150))
     query.restart()
-    with pytest.raises(DataLost, match="deleted and made anew"):
+    with pytest.raises(DataLost, match="deleted and recreated"):
         query.read(query.at, end)
 
 
 @pytest.mark.parametrize("before", [0, 15, 40, 60], ids=["empty", "shorter than read", "than planned", "longer"])
 @pytest.mark.parametrize("first", [False, True], ids=["a later batch", "the first batch"])
-@pytest.mark.parametrize("same_process", [False, True], ids=["anew", "in the same session"])
+@pytest.mark.parametrize("same_process", [False, True], ids=["again", "in the same session"])
 def test_a_planned_batch_of_a_recreated_topic_is_lost_and_the_next_one_starts_at_the_new_topic(
     broker, topic, tmp_path, caplog, before, first, same_process
 ):
@@ -346,7 +346,7 @@ def test_a_planned_batch_of_a_recreated_topic_is_lost_and_the_next_one_starts_at
             each.restart()
         if first:
             each.first()
-    with pytest.raises(DataLost, match="deleted and made anew"):
+    with pytest.raises(DataLost, match="deleted and recreated"):
         careful.read(query.at, end)
     caplog.clear()
     assert query.read(query.at, end) == []
@@ -356,7 +356,7 @@ def test_a_planned_batch_of_a_recreated_topic_is_lost_and_the_next_one_starts_at
     write(broker, topic, range(140 + before, 150 + before))
     query.run()
     assert sorted(each for each in query.seen if each >= 100) == [*range(100, 150 + before)]
-    reported = [each.message for each in caplog.records if "made anew" in each.message]
+    reported = [each.message for each in caplog.records if "recreated" in each.message]
     assert len(reported) == 1
     assert f"; {20 if first else 30} offsets of the old one" in reported[0]
 
@@ -375,7 +375,7 @@ def test_a_task_never_takes_the_records_of_a_new_topic_for_planned_ones(broker, 
             for part in parts:  # so that workers know the old topic
                 each.read_part(part)
     recreate(broker, topic, range(100, 100 + length))
-    with pytest.raises(DataLost, match="deleted and made anew; 15 offsets of the old one's partition"):
+    with pytest.raises(DataLost, match="deleted and recreated; 15 offsets of the old one's partition"):
         careful.read_part(planned[1][3][0])
     got = [value for part in planned[0][3] for value in query.read_part(part)]
     assert got == []
@@ -401,7 +401,7 @@ def test_a_batch_is_not_read_from_a_topic_recreated_meanwhile(broker, topic):
     reader = OttlaReader(read_options(given, streaming=False))
     parts = reader.partitions()
     recreate(broker, topic, range(100, 150))
-    with pytest.raises(DataLost, match="deleted and made anew"):
+    with pytest.raises(DataLost, match="deleted and recreated"):
         list(reader.read(parts[0]))
 
 

@@ -4,9 +4,9 @@ Who speaks: the client with the leader of each partition (Produce), and once wit
 (InitProducerId). A request to a broker carries at most one batch for each of its partitions, and at most five requests
 are in flight to one broker.
 
-What can be lost: with acks=all nothing that was reported as delivered, as long as one in-sync replica survives.
-Records that could not be delivered in time are reported as failed; they may be in the log, if the answer was lost.
-Records without sequence (acks 0 or 1) may be written twice after a lost answer, but in order: one batch of a partition at a
+What can be lost: with acks=all nothing that was reported as delivered, as long as one in-sync replica survives. Records
+that could not be delivered in time are reported as failed; they may be in the log, if the answer was lost. Records
+without sequence (acks 0 or 1) may be written twice after a lost answer, but in order: one batch of a partition at a
 time. `core.requests` has the contract with the shell.
 """
 

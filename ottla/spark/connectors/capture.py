@@ -183,7 +183,7 @@ class Capture:
     def checked_slot(self, start: int) -> SlotState:
         state = self.slot()
         name = self._options.slot
-        options = "begin anew: another checkpoint, and snapshot=initial to read the tables again"
+        options = "begin again: another checkpoint, and snapshot=initial to read the tables again"
         if state is None:
             raise LostSlot(f"the slot {name} is gone, and with it all changes after {lsn_text(start)}; {options}")
         if state.status == "lost":

@@ -107,19 +107,19 @@ def _claim(folder: Folder, path: str, query: str) -> None:
         folder.write(OWNER, query)
     elif owner != query:
         raise BadOption(
-            f"{path} holds the epochs of another checkpoint (query {owner}); this one (query {query}) counts anew and "
-            "would replace them: give it another path"
+            f"{path} holds the epochs of another checkpoint (query {owner}); this one (query {query}) counts from "
+            "0 and would replace them: give it another path"
         )
 
 
 def _check_newest(folder: Folder, path: str, epoch: int) -> None:
-    """A batch that is run again is always the last one. One before it comes of a checkpoint that counts anew."""
+    """A batch that is run again is always the last one. One before it comes of a checkpoint that counts from 0."""
     numbers = [name.removeprefix(EPOCH) for name in folder.names() if name.startswith(EPOCH)]
     newest = max((int(number) for number in numbers if number.isdecimal()), default=-1)
     if epoch < newest:
         raise BadOption(
-            f"{path} has epoch {newest}, and this is batch {epoch}: the checkpoint counts anew and would replace what "
-            "is there. Give the query another path, or its own checkpoint"
+            f"{path} has epoch {newest}, and this is batch {epoch}: the checkpoint counts from 0 and would replace "
+            "what is there. Give the query another path, or its own checkpoint"
         )
 
 

@@ -7,7 +7,7 @@
 Spark writes the entries of a checkpoint (`offsets/N`, `commits/N`) aside and renames them, without syncing: when the
 power fails, the newest can be empty or cut, and Spark refuses to start. A batch whose entry of `commits` is gone is run
 again, just as it was, which exactly-once sinks notice: a broken newest entry there may go. A broken entry of `offsets`
-may not: the batch would be planned anew, with other rows, and a sink that has it already would take them for the same.
+may not: the batch would be planned again, with other rows, and a sink that has it already would take them for the same.
 
 A storage that is no directory of this machine (hdfs:, s3a:) keeps its checkpoints there; these files then lie in
 `.ottla/<name>/` beside the pipeline's file.
@@ -100,7 +100,7 @@ def broken_checkpoints(pipeline: Pipeline) -> list[Problem]:
         if before is None:
             continue
         now = plan(pipeline, name)
-        again = f"go on as before, or begin it anew: ottla pipeline run --full-refresh {name}"
+        again = f"go on as before, or begin it again: ottla pipeline run --full-refresh {name}"
         if before["sources"] != now["sources"]:
             text = (
                 f"the checkpoint of {name} was made with other sources ({_names(before)}; now {_names(now)}): {again}"
@@ -123,7 +123,7 @@ def _moved(sink: Sink, before: dict[str, Any] | None, now: dict[str, Any]) -> li
     text = (
         f"the checkpoint of {sink.name} has written {key} {before.get(key)}, where its marker stands, and now it is "
         f"{now.get(key)}: no batch is known to be written there. Go on as before, give the sink another name, or begin "
-        f"it anew: ottla pipeline run --full-refresh {sink.name}"
+        f"it again: ottla pipeline run --full-refresh {sink.name}"
     )
     return [Problem(sink.line_of(key), text)]
 
