@@ -68,7 +68,7 @@ LOGICAL: Final[dict[str, DataType]] = {
     "long-local-timestamp-micros": TimestampNTZType(),
     "string-uuid": StringType(),
 }
-"""By what is written and what it means, as Spark's own functions map it. time-millis is a number there."""
+"""By Avro type and logical type, as Spark's own functions map them. time-millis is a number there."""
 
 
 def from_avro(column: Column | str, schema: str, *, registry: str | None = None, mode: str = "FAILFAST") -> Column:
@@ -88,7 +88,7 @@ def from_avro(column: Column | str, schema: str, *, registry: str | None = None,
 
 
 def fits_avro(column: Column | str, schema: str, *, registry: str | None = None) -> Column:
-    """Whether the bytes can be read, so that those that cannot may be put aside. Null can."""
+    """Whether the bytes can be decoded; others may be sent to the dead letters. Null can."""
     return udf(lambda value: _read(value, schema, registry)[0], BooleanType(), useArrow=False)(column)
 
 

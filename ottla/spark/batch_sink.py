@@ -6,12 +6,12 @@
 
 Who speaks: Spark's driver, which is called with every micro-batch, and the tasks of one job. The tasks write as those
 of the data source's own writer do, and return their commit messages to the driver as rows; the driver decides and
-commits. The only difference from `format("ottla")` is who starts the job: no process is started to plan or to commit.
+commits. The only difference from `format("ottla")`: Spark starts no process to plan or to commit.
 
 A batch is known by `txnAppId`, which is the query's id unless given, and by the batch's number. Two sinks of one
-`foreachBatch` need names of their own: with one name, the second would be taken for a repetition of the first. The same
-rows may be written again by the same sink, as a loop around it does that tries again: what was begun is finished, and
-what was done is left alone.
+`foreachBatch` need names of their own: with one name, the second would count as a repetition of the first. The same
+sink may write the same rows again, for example in a retry loop: an incomplete write is completed, and a complete one is
+not repeated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 RUNS_MAX: Final = 1000
 
 _written: dict[tuple[str, str, str], tuple[int, object]] = {}
-"""The last batch of a run, a format and a name, and what was written with it; none while one is written."""
+"""The last batch of a run, a format and a name, with its identity; none while one is written."""
 
 
 @short_tracebacks
@@ -114,7 +114,7 @@ def _source(form: str) -> type[DataSource]:
 
 
 def _content(batch: DataFrame, options: Mapping[str, str]) -> object:
-    """What is written, and where to, as far as that is known without writing it."""
+    """The write, as far as it is known without running it."""
     try:
         plan: object = batch.semanticHash()
     except Exception:  # noqa: BLE001 - then it is like nothing else

@@ -36,17 +36,17 @@ _transactional: dict[tuple[object, ...], Transactional] = {}
 
 
 class Transactional:
-    """A producer that has a transactional id for itself, until somebody else takes it over."""
+    """A producer with exclusive use of a transactional id, until another producer takes it over."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = dict(settings)
         self._is_new = True
         self.decided: int | None = None
-        """What was last committed with it, if nobody else can have committed since."""
+        """The version that was committed last with it, if no other producer can have committed since."""
         self.producer = self._started()
 
     def take_over(self) -> Producer:
-        """From now on nobody else has the id, and what was begun with it is decided."""
+        """Fence all other producers of the id; their transactions are ended."""
         if not self._is_new:
             self.producer.init_transactions()
         self._is_new, self.decided = False, None
@@ -79,7 +79,7 @@ def producer(kafka: Mapping[str, str]) -> AbstractContextManager[Producer]:
 
 @contextmanager
 def transactional(kafka: Mapping[str, str], transactional_id: str) -> Iterator[Transactional]:
-    """One that was kept may have lost its id to somebody else: `take_over` has it for certain."""
+    """A kept producer may have lost its id to another one: `take_over` makes sure."""
     settings = {**kafka, "transactional.id": transactional_id}
     key = (os.getpid(), *sorted(settings.items()))
     client = _transactional.pop(key, None)
@@ -131,7 +131,7 @@ def _client(kind: type[C], settings: Mapping[str, str], make: Callable[[], C]) -
     try:
         yield client
     except GeneratorExit:
-        _idle[key] = client  # who used it has seen enough
+        _idle[key] = client  # the last user has no more requests
         raise
     except BaseException:
         client.stop()

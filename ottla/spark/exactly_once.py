@@ -1,14 +1,14 @@
 """Exactly-once writes: every row of a batch is in its topic once, also after failures and repeated runs.
 
-Who speaks: the tasks of a batch, and the driver when all of them are done. Who writes is named by `txnAppId` (a stream:
-by its query), which of its writes this is by `txnVersion` (the batch), and a task by its number.
+Who speaks: the tasks of a batch, and the driver when all of them are done. `txnAppId` identifies the
+writer (a stream: its query), `txnVersion` the write (the batch), and a number the task.
 
 1. A task writes its rows in one transaction of the transactional id `ottla-sink-<app>-<task>`, so that an attempt which
    Spark has given up on is fenced by the one after it. In the same transaction, also when it has no rows, it leaves a
    marker: offset version + 1 of a group of the same name. It does not commit; it hands the open transaction over to the
-   driver. A task that finds its marker was committed before: it lets its rows pass, and says how many they were.
-2. The driver has heard of all tasks. It puts a decision on record, as offset version + 1 of the group
-   `ottla-decisions-<app>`: how many tasks there were, and a digest of what each of them had. It has a transactional id
+   driver. A task that finds its marker was committed before: it skips its rows, and reports their number.
+2. After all tasks have reported, the driver records a decision, as offset version + 1 of the group
+   `ottla-decisions-<app>`: the number of tasks, and a digest of the rows of each. It has a transactional id
    for that, so of two drivers one is fenced. If the record has this version already, the batch was being committed when
    something broke; then tasks and digest have to be the same as before, or nothing is committed.
 3. Only then it commits the transactions, one after the other.
@@ -18,7 +18,7 @@ share its rows out among tasks in any way. After it, every run has to be like th
 whole before anything is committed: rows cannot be written by one task in one run and by another in the next.
 
 What can be lost: brokers delete the offsets of a group without members after offsets.retention.minutes (seven days by
-default). Then it is not known what was written, and the write is refused.
+default). Then it is unknown which batch was written, and the write is refused.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """There is one in every cluster that has groups: for markers of writes that name no topic of their own."""
 TIMEOUT_MS: Final = "900000"
-"""A batch may take as long as brokers allow a transaction, where the options do not say otherwise."""
+"""By default a batch may take as long as brokers allow for a transaction."""
 FRESH_S: Final = 3600
 """No broker forgets offsets sooner: of a decision that is younger, all markers are there."""
 ENDING_MAX: Final = 8
@@ -75,7 +75,7 @@ class WriteIdentity(NamedTuple):
 
 
 class TaskContent(NamedTuple):
-    """What a task had to write, in whatever order: enough to notice that it is not the same."""
+    """A digest of the rows of a task, independent of their order: it shows that the rows are not the same."""
 
     rows: int = 0
     size: int = 0
@@ -107,7 +107,7 @@ def _bytes_of(column: pa.Array) -> pa.Array:
 
 
 class TaskCommit(NamedTuple):
-    """What a task has done."""
+    """The result of a task."""
 
     task: int
     content: TaskContent
@@ -116,11 +116,11 @@ class TaskCommit(NamedTuple):
 
 
 class NotRepeatable(Exception):
-    """A write that was done before, in whole or in part, is not the same this time, or nobody knows any more."""
+    """A write that was done before, completely or partly, has other rows this time, or its record is lost."""
 
 
 class NotCommitted(Exception):
-    """The driver could not end what the tasks had written. The batch has to be run again."""
+    """The driver could not end the transactions of the tasks. The batch has to be run again."""
 
 
 # In the tasks.
@@ -207,7 +207,7 @@ def _check(
     marker: OffsetAndMetadata | None,
     decided: CommitDecision | None,
 ) -> None:
-    """Whether it is certain that this task has not written this version: nobody commits what was not decided on."""
+    """Whether this task has certainly not written this version: only decided versions are committed."""
     if decided is not None and decided.version > identity.version:
         raise NotRepeatable(
             f"batch {identity.version} of {identity.app_id} was written before, without task {task}: {_OTHERWISE}"
@@ -237,7 +237,7 @@ def _unknown(identity: WriteIdentity, group: str, tp: TopicPartition) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CommitDecision:
-    """That a version is committed, and what it consists of."""
+    """The record that a version is committed, and its content."""
 
     version: int
     tasks: int
@@ -277,7 +277,7 @@ def _earlier_decision(plan: WritePlan, identity: WriteIdentity, tp: TopicPartiti
 
 
 def commit(plan: WritePlan, identity: WriteIdentity, parts: Sequence[TaskCommit]) -> None:
-    """All tasks are done. Raises if this is not what was decided on before; then nothing new counts."""
+    """All tasks are done. Raises if this differs from the earlier decision; then nothing new is committed."""
     try:
         decide(plan, identity, parts)
         if fencing.app_id_before_tasks(plan.options) is None:
@@ -289,7 +289,8 @@ def commit(plan: WritePlan, identity: WriteIdentity, parts: Sequence[TaskCommit]
 
 
 def abort(plan: WritePlan, parts: Iterable[TaskCommit]) -> None:
-    """Let readers go on. What cannot be aborted now is when its time is over, or when the task is run again."""
+    """Abort, so that readers can continue. A transaction that cannot be aborted now ends with its timeout, or when the
+    task is run again."""
     try:
         end(plan, _open(parts), committed=False)
     except (NotCommitted, ClientError):
@@ -301,7 +302,7 @@ def _open(parts: Iterable[TaskCommit]) -> list[OpenTransaction]:
 
 
 def decide(plan: WritePlan, identity: WriteIdentity, parts: Sequence[TaskCommit]) -> None:
-    """Who has made the decision before this one, and has not been fenced since, need not ask what was decided."""
+    """A driver that made the previous decision, and was not fenced since, need not read the decisions."""
     new = CommitDecision.of(identity, parts)
     left = len(_open(parts))
     with clients.transactional(plan.options.kafka, identity.decisions) as own:
@@ -339,7 +340,7 @@ def _record(plan: WritePlan, identity: WriteIdentity, new: CommitDecision, own: 
 
 
 def _compare(identity: WriteIdentity, known: CommitDecision, new: CommitDecision, left: int) -> None:
-    """With what was decided on. Of later versions nothing is known but that there is nothing left to do."""
+    """Compare with the decision. Of later versions only their number is known: nothing is left to do."""
     same = known.tasks == new.tasks and known.digest == new.digest if known.version == new.version else left == 0
     if same:
         return

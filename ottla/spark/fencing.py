@@ -1,11 +1,11 @@
 """Fencing: transactions that a failed batch has left open are aborted before the next run writes.
 
-Readers of committed records see nothing behind an open transaction, whoever wrote it, until its time is over: fifteen
-minutes. A batch that is run again fences the transactional ids that its tasks use. Those that it does not use, because
-there are fewer tasks this time, and those of a batch that is long in coming, are fenced here:
+`read_committed` consumers cannot read beyond an open transaction until its timeout, fifteen minutes. A batch that is
+run again fences the transactional ids that its tasks use. Those that it does not use, because there are fewer tasks
+this time, and those of a batch that is long in coming, are fenced here:
 
-- in the driver, when Spark pickles the writer to send it to the tasks of a batch: nobody writes for this query at that
-  moment. Who the query is, says txnAppId, or the checkpoint's file `metadata`;
+- in the driver, when Spark pickles the writer to send it to the tasks of a batch: no task of this query writes at that
+  moment. txnAppId, or the checkpoint's file `metadata`, identifies the query;
 - where neither can be read (a checkpoint that is not on this machine), with the commit of the batch: those ids that its
   tasks did not use.
 
@@ -36,7 +36,7 @@ FENCING_MAX: Final = 8
 log = logging.getLogger(__name__)
 
 _checked: dict[str, int] = {}
-"""By checkpoint: its newest batch when this process last looked for what was left open."""
+"""By checkpoint: its newest batch at the last check for open transactions in this process."""
 
 
 def fence_left_over(kafka: Mapping[str, str], app_id: str, tasks: int = 0) -> list[str]:
@@ -72,7 +72,7 @@ def _fence(admin: Admin, name: str) -> None:
 
 
 def app_id_before_tasks(options: WriteOptions) -> str | None:
-    """Who writes, as far as that is known before a task runs."""
+    """The writer, as far as it is known before a task runs."""
     if options.app_id is not None or options.checkpoint is None:
         return options.app_id
     path = local_path(options.checkpoint)

@@ -1,7 +1,8 @@
 """Options of Spark's Kafka connector that have no effect here: accepted, with a note that says why.
 
-Programs that were written for the connector bring along settings of the Java client. What is true here anyway is taken
-silently; what has no counterpart is noted; what would mean something else than its user expects is refused.
+Programs that were written for the connector bring along settings of the Java client. Settings that
+have the same effect here are accepted silently; those without a counterpart are noted; those that would have another
+effect than expected are refused.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ WITHOUT_EFFECT: Final = {
         "keys are hashed as the Java client does",
     ),
 }  # fmt: skip
-"""Settings of the Java clients, and why nobody asks for them here."""
+"""Settings of the Java clients without effect here, and the reason."""
 SERIALIZERS: Final = {
     "key.deserializer": "keys are bytes; cast them in the query",
     "value.deserializer": "values are bytes; cast them in the query",
@@ -46,7 +47,7 @@ SERIALIZERS: Final = {
     "value.serializer": "values are bytes or text",
 }
 PLAIN: Final = ("bytearraydeserializer", "bytearrayserializer", "stringserializer")
-"""Serializers, by the ends of their classes' names, that do what is done here."""
+"""Serializers, by the ends of their class names, that equal the behaviour here."""
 TRUE_ANYWAY: Final = {"enable.idempotence": "true", "enable.auto.commit": "false"}
 OF_READING: Final = frozenset(
     name.lower()
@@ -69,14 +70,14 @@ def understood(kind: str) -> frozenset[str]:
 
 
 def is_true(name: str, value: str) -> bool:
-    """Whether a setting, without its prefix, asks for what is so anyway."""
+    """Whether a setting, without its prefix, has the value that applies here anyway."""
     if name in SERIALIZERS:
         return value.lower().endswith(PLAIN)
     return TRUE_ANYWAY.get(name) == value.lower()
 
 
 def note(option: str, kind: str) -> str | None:
-    """Why an option, by its name in lower case, has no effect; None: it has one, or nobody knows it."""
+    """Why an option, by its name in lower case, has no effect; None: it has one, or is unknown."""
     if option == "includeheaders" and kind == WRITING:
         return "the column headers is written wherever there is one"
     if option in OF_READING and kind == WRITING:

@@ -5,7 +5,7 @@ worker would compile some hundred modules: seconds on a busy machine, of the ten
 inside the installed package (`pyspark/python/lib`), so both are the same release, and the zip can go.
 
 `ottla_workers.pth`, which the wheel brings, calls this as an interpreter starts: so it holds in every PySpark program,
-and for workers alone, because nobody else has such a zip in the path. Nothing of PySpark is imported here.
+and for workers only, because no other process has such a zip in its path. Nothing of PySpark is imported here.
 """
 
 from __future__ import annotations

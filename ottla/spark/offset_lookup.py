@@ -23,11 +23,11 @@ class NotThere(BadOption):
 class Start(NamedTuple):
     offsets: Offsets
     at_end: frozenset[TopicPartition]
-    """Partitions that begin wherever their logs end: asked again, that is somewhere else."""
+    """Partitions that start at their log end: a second lookup gives another offset."""
 
 
 class OffsetLookup:
-    """Seen through the options of one reader. Asked again each time: topics grow, and patterns match new ones."""
+    """The cluster, for the options of one reader. Each call asks again: topics grow, and patterns match new ones."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options

@@ -2,8 +2,8 @@
 
     {"orders": {"0": 23, "1": 45}}
 
-Everything here is a function of offsets and options, so that a batch that is run again is cut the same way, whatever
-the cluster looks like by then: the sink counts on that.
+Everything here is a function of offsets and options, so that a batch that is run again has the same ranges, whatever
+the state of the cluster is: the sink relies on that.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class OffsetRange:
     start: int
     end: int
     begins: bool = False
-    """The partition was not there before: whatever its log begins with is the beginning."""
+    """The partition is new: it starts at its log start."""
     topic_id: str = ""
-    """Of the topic that was planned, in hex: one that is recreated by this name has nothing of it. Empty: any."""
+    """The id of the planned topic, in hex: a recreated topic of this name has none of its records. Empty: any."""
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -57,7 +57,7 @@ def from_json(parsed: Mapping[str, Mapping[str, Any]]) -> Offsets:
 
 
 def limited(start: Offsets, latest: Offsets, offsets_max: int) -> Offsets:
-    """At most so many offsets, shared out by how many wait in each partition; nobody starves."""
+    """At most so many offsets, shared by the backlog of each partition, so that no partition starves."""
     waiting = {tp: end - start.get(tp, 0) for tp, end in latest.items()}
     total = sum(size for size in waiting.values() if size > 0)
     if total <= offsets_max:
@@ -80,7 +80,7 @@ def count(start: Offsets, end: Offsets) -> int:
 
 
 def ranges(start: Offsets, end: Offsets, topic_ids: Mapping[str, str] = NO_IDS) -> list[OffsetRange]:
-    """What is to be read of each partition, in order. One that `start` does not know begins at its beginning."""
+    """The range to read in each partition, in order. A partition without a start offset starts at its beginning."""
     return [
         OffsetRange(tp.topic, tp.partition, start.get(tp, 0), end[tp], tp not in start, topic_ids.get(tp.topic, ""))
         for tp in sorted(end)
@@ -95,7 +95,7 @@ def tasks(parts: list[OffsetRange], partitions_min: int | None, records_max: int
     ]
     if partitions_min is None or len(pieces) >= partitions_min:
         return pieces
-    # Those whose share is one task stay whole; the others share the rest by size.
+    # Partitions whose share is one task are not split; the others share the rest by size.
     total = sum(map(len, pieces))
     small = {piece for piece in pieces if round(len(piece) * partitions_min / total) <= 1}
     left = partitions_min - len(small)

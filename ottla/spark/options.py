@@ -1,7 +1,7 @@
 """Options of the data source: those of Spark's Kafka connector, and a few of our own.
 
-Spark hands option names over in lower case. What nobody understands, or what contradicts something else, is refused by
-its name; what only the connector's Java client has a use for is known and without effect (`IDLE`, `ignored_options`).
+Spark hands option names over in lower case. Unknown and contradictory options are refused by
+name; options of the connector's Java client are known and without effect (`IDLE`, `ignored_options`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ SPARKS: Final = (
     "inferSchema", "mergeSchema", "multiLine", "dateFormat", "timestampFormat", "maxFilesPerTrigger", "batchSize",
     "maxBytesPerTrigger", "rowsPerSecond", "numPartitions", "partitionColumn", "readChangeFeed", "ignoreDeletes",
 )  # fmt: skip
-"""Options of other sources, as people write them, for who takes them along."""
+"""Options of other sources, as users write them, for a better error message."""
 
 
 class BadOption(ValueError):
@@ -123,9 +123,9 @@ class WriteOptions:
     app_id: str | None = None
     version: int | None = None
     promise: str | None = None
-    """One of PROMISES; None: exactly once wherever there is an identity."""
+    """One of PROMISES; None: exactly once if the writer has an identity."""
     writes_unmarked: bool = False
-    """Write also where nobody knows whether it was done before."""
+    """Write also if it is unknown whether the batch was written before."""
     notes: tuple[str, ...] = ()
     """Options that were given and have no effect, and why."""
     checkpoint: str | None = None
@@ -225,7 +225,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 def check_promise(options: WriteOptions, *, streaming: bool) -> None:
-    """BadOption for what contradicts exactly once, where that is what the write promises."""
+    """BadOption for options that contradict exactly once, if the write promises it."""
     is_exact = options.promise == "exactly_once" or streaming or options.app_id is not None
     if is_exact and options.promise != "at_least_once" and _is_weak(options.kafka):
         raise BadOption(

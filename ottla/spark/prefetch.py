@@ -4,8 +4,8 @@ PySpark does that for its simple readers. Its wrapper for these is a private cla
 this module cannot be imported, and tasks read everything, as with `prefetchMaxRecords=0`.
 
 Whether a batch is small follows from its offsets and the options alone, as `offsets` demands: it is one task then,
-whoever reads its rows. The planner leaves them to the task when there are too many bytes, when they do not come, and
-when Spark has lost what it was given.
+in both cases. The planner leaves the rows to the task if they have too many bytes, if they do not arrive in time, or if
+Spark has lost the prefetched rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class PrefetchingStreamReader(_SimpleStreamReaderWrapper):
-    """What the planner process talks to. Everything but the rows is the reader's."""
+    """The reader for the planner process. Everything but the rows comes from the wrapped reader."""
 
     def __init__(self, reader: OttlaStreamReader) -> None:
         super().__init__(cast("Any", reader))  # it asks for PySpark's own base class, of which it uses none

@@ -1,7 +1,7 @@
 """Progress of a streaming query, committed as offsets of a consumer group by the driver after every batch.
 
 The option `groupId` of the source does the same with no code, a trigger later: at the next trigger, or at the next
-start if there is none. Whoever stops queries between triggers and wants exact numbers adds this listener:
+start if there is none. To have exact numbers also after a stop between triggers, add this listener:
 
     spark.streams.addListener(GroupProgress("localhost:9092", "kitchen", query="orders"))
 """

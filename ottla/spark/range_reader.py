@@ -1,11 +1,11 @@
 """Reading a range of a partition in a task: Arrow batches until the end of the range.
 
 There may be nothing between two offsets (compaction, the ends of transactions), so a range is done when the position
-has passed its end, whatever came. What is not in the log any more is lost data: the query fails, or goes on with what
-is left, as `failOnDataLoss` says.
+has passed its end, whatever came. Records that are not in the log any more are lost data: the query fails, or
+continues with the rest, as `failOnDataLoss` says.
 
-A range belongs to the topic that was there when it was planned, which is known by its id. One that was recreated since
-has the same name and other records: nothing of it is taken for the range's, also where it is long enough.
+A range belongs to the topic id that was planned. A topic that was recreated since has the same name and other records:
+none of them is read for the range, also if the topic is long enough.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _report_data_loss(options: ReadOptions, what: str) -> None:
 
 
 def _topic_id(options: ReadOptions, topic: str) -> bytes | None:
-    """None: it is not there. NO_ID also where nobody answers."""
+    """The topic id; None: there is no such topic. NO_ID also if no broker answers."""
     try:
         with clients.admin(options.kafka) as admin:
             return admin.describe_topics([topic])[topic].topic_id

@@ -1,8 +1,8 @@
 """Writing a DataFrame to topics: the meaning of its columns, and how a task sends its rows.
 
-A row has a value, and may have a key, headers, a partition and a topic, by these names; other columns are left alone,
-as Spark's connector does. What is promised, `exactly_once` says; without identity a task that is run again writes its
-rows again.
+A row has a value, and may have a key, headers, a partition and a topic, by these names; other columns are ignored, as
+in Spark's connector. `exactly_once` describes the guarantee; without identity a task that is run again writes its rows
+again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Written(WriterCommitMessage):
     rows: int
     identity: WriteIdentity | None = None
     part: TaskCommit | None = None
-    """What the driver has to commit, where there is an identity."""
+    """The transactions that the driver has to commit, if the writer has an identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class WritePlan:
 
 
 def plan_of(options: WriteOptions, schema: StructType) -> WritePlan:
-    """What the columns mean; BadOption for those that cannot be written."""
+    """The meaning of the columns; BadOption for those that cannot be written."""
     clients.new_producer(options.kafka)
     log_notes(options.notes)
     types = {field.name: field.dataType for field in schema.fields}
@@ -188,7 +188,7 @@ class OttlaWriter(_SinkWriter, DataSourceArrowWriter):
 
 @short_tracebacks
 class OttlaStreamWriter(_SinkWriter, DataSourceStreamArrowWriter):
-    """Writes one batch after another, each exactly once unless the options say otherwise."""
+    """Writes one batch after another, by default each exactly once."""
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

@@ -4,8 +4,8 @@ Who runs what: the driver's planner process asks for offsets and cuts them into 
 query, as long as it runs); Python workers, which Spark uses again, read and write. Both make their own reader out of
 the options, so a reader holds nothing but these.
 
-What is durable: the offsets in the query's checkpoint, and nothing else. When the planner is asked for the offsets
-after `start`, everything up to `start` has been processed, so that is what `groupId` mirrors into a consumer group.
+What is durable: the offsets in the query's checkpoint, and nothing else. When Spark requests the offsets after
+`start`, everything up to `start` has been processed: these offsets are committed for `groupId`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ NAME: Final = "ottla"
 GONE_S: Final = 1.0
 """So long after it was missed, a topic is looked for again."""
 QUICK_S: Final = 0.05
-"""In less time nobody deletes a topic and recreates it."""
+"""A topic is not deleted and recreated in less time."""
 TRIES: Final = 3
 HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 TYPES: Final[dict[str, DataType]] = {
@@ -82,7 +82,7 @@ class OttlaDataSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        # Nobody says here whether a batch or a stream is meant; what differs is looked at by the reader.
+        # Spark does not say here whether a batch or a stream is meant; the reader checks the difference.
         return StructType([StructField(name, TYPES[name]) for name in _tolerant(self.options).columns])
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -117,7 +117,7 @@ def _tolerant(options: Any) -> ReadOptions:
 
 
 def _understood(options: ReadOptions) -> ReadOptions:
-    """What the client does not understand is refused in the driver, before there are tasks."""
+    """Settings that the client does not know are refused in the driver, before there are tasks."""
     clients.new_consumer(options.kafka)
     log_notes(options.notes)
     return options
@@ -160,13 +160,13 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_planned = False
         """A batch was planned, or run again, since this process began."""
         self._ids_again: dict[str, str] = {}
-        """Of topics when the batch was planned again that was run again, where nobody knows them from before."""
+        """Topic ids when a repeated batch was planned again, if they were not stored before."""
         self._recreated_reported: set[tuple[str, bytes]] = set()
         self._initial: Start | None = None
         """Where the query begins, if Spark asked: then no batch of it was committed before."""
         self._first_planned = False
         self._target: Offsets | None = None
-        """Where the records ended when a query of what is available now began."""
+        """The log ends when an availableNow query began."""
         self._target_ids: dict[str, bytes] = {}
         self._latest: Offsets = {}
         self._triggered_at = time.monotonic()
@@ -204,7 +204,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = self._first(begun, latest)
         known = self._topic_ids.of_this_topic(begun)
         if not isinstance(limit, ReadAllAvailable):
-            # Of a partition that is new, what is not in its log any more counts for nothing.
+            # For a new partition, records that are no longer in its log do not count as lost.
             waiting = known | self._lookup.beginnings(latest.keys() - known.keys())
             if self._waits(waiting, latest):
                 return to_json(begun)
@@ -238,7 +238,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise problem
 
     def _there(self, begun: Offsets, *, careful: bool) -> tuple[list[TopicPartition], dict[str, bytes]]:
-        """Of what the options mean. That something is gone is believed when it is said twice."""
+        """The offsets of the partitions in the options. A missing topic counts after two answers."""
         partitions, ids = self._lookup.topics(only_there=True)
         if begun.keys() - set(partitions):
             time.sleep(GONE_S)
@@ -265,7 +265,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangesPartition(task) for task in _tasks(self.options, self._ranges(start, end))]
 
     def small_batch(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangesPartition] | None:
-        """The one task of a batch that is small, and that nobody wants to be shared out; None: `partitions` cuts it."""
+        """The single task of a small batch that may not be split; None: `partitions` splits it."""
         options = self.options
         size = offset_ranges.count(self._begun(start), from_json(end))
         if not 0 < size <= options.prefetch_records or options.partitions_min or options.partition_records_max:
@@ -319,7 +319,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._recreated_reported.add((name, topic_id))
 
     def _notice_recreated(self, begun: Offsets, ids: Mapping[str, bytes]) -> None:
-        """A topic that was deleted and recreated has nothing of what was read. DataLost, or go on with the new one."""
+        """A recreated topic has none of the records that were read. DataLost, or continue with the new one."""
         for name in self._topic_ids.recreated(begun, ids):
             if (name, ids[name]) not in self._recreated_reported:
                 self._lost(
@@ -329,7 +329,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_planned = True
 
     def stop(self) -> None:
-        """Nothing is held open but what the process keeps for all its readers."""
+        """Only the clients that the process keeps for all its readers stay open."""
 
     # In the workers.
 
@@ -338,7 +338,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read(self.options, partition.ranges if isinstance(partition, RangesPartition) else ())
 
     def _waits(self, begun: Offsets, latest: Offsets) -> bool:
-        """Whether there is too little yet, and time to wait for more. Who reads what is available does not wait."""
+        """Whether there are too few records yet, and time to wait for more. availableNow does not wait."""
         least = self.options.offsets_min
         if least is None or self._target is not None or offset_ranges.count(begun, latest) >= least:
             return False

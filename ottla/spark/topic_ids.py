@@ -6,8 +6,8 @@ The ids are kept outside the offsets, whose JSON is that of Spark's connector:
 - else, if the checkpoint is elsewhere and `groupId` mirrors the query, in the metadata of an offset of the group
   `ottla-topics-<groupId>-<digest of the checkpoint's address>`: brokers forget the offsets of a topic with the topic,
   so this one belongs to another;
-- else in memory: then a topic that is recreated while the query is stopped is noticed only if it is too short. A group
-  alone is no place, since several queries may mirror themselves into it, and each is somewhere else.
+- else in memory: then a topic that is recreated while the query is stopped is noticed only if it is too short.
+`groupId` alone is not enough, since several queries may use it, each at other offsets.
 
 A micro-batch belongs to the topic that existed when its end offsets were looked up. So ids are stored before these end
 offsets are returned to Spark, by the planner alone. Where the query may go on with a new topic, the offset at which
@@ -80,7 +80,7 @@ class TopicIds:
         )
 
     def learn(self, start: Offsets, ids: Mapping[str, bytes]) -> None:
-        """Go on with these. Durable, where there is a place for it, before anything of a new one is read."""
+        """Continue with these ids. Durable, if they can be stored, before a record of a new topic is read."""
         recreated = set(self.recreated(start, ids))
         news = dict(self.known)
         for name, topic_id in ids.items():
@@ -99,7 +99,7 @@ class TopicIds:
         self._known = news
 
     def forget(self) -> None:
-        """The query has read nothing yet: whatever is kept is of another one."""
+        """The query has read nothing yet: stored ids are of another query."""
         self._known = {}
 
     def of_batch(self) -> dict[str, str]:
@@ -107,7 +107,7 @@ class TopicIds:
         return {name: known.topic_id for name, known in self.known.items()}
 
     def of_this_topic(self, start: Offsets) -> Offsets:
-        """Without partitions whose offset counts records of the topic before: they begin again."""
+        """Without partitions whose offset counts records of the old topic: they start at the beginning."""
         return {tp: offset for tp, offset in start.items() if not self._is_of_another(tp, offset)}
 
     def _is_of_another(self, tp: TopicPartition, start: int) -> bool:

@@ -20,11 +20,11 @@ CALLED: Final = (
 )  # fmt: skip
 """Methods of data sources, readers and writers that Spark calls."""
 DELIBERATE: Final = ("ottla.", "psycopg.")
-"""Where errors are defined that say what is wrong by themselves. Of others the frames are needed to find a defect."""
+"""Modules whose errors explain themselves. For other errors the frames are needed to find a defect."""
 
 
 def short_tracebacks(kind: C) -> C:
-    """A class decorator: the methods that Spark calls raise our errors again, from nothing."""
+    """A class decorator: methods that Spark calls raise our errors again, without the traceback."""
     for name in CALLED:
         method = kind.__dict__.get(name)
         if callable(method):

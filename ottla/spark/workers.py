@@ -26,13 +26,13 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 SETTLING: Final = 2
-"""So many uses import something: PySpark imports pandas when it passes on what the first has given."""
+"""So many uses import modules: PySpark imports pandas when it passes on the result of the first."""
 
 M_TRIM_THRESHOLD: Final = -1
 M_MMAP_THRESHOLD: Final = -3
 KEPT_BYTES: Final = 64 * 2**20
 MAPPED_BYTES: Final = 32 * 2**20
-"""The largest that glibc takes: what is larger than that is mapped, and unmapped when it is freed."""
+"""The largest value that glibc accepts: larger blocks are mapped, and unmapped when they are freed."""
 
 _uses = 0
 
@@ -48,7 +48,7 @@ def settle() -> None:
 
 @functools.cache
 def keep_memory() -> None:
-    """Called in workers only, before a task writes. Another C library than glibc goes on as it does."""
+    """Called in workers only, before a task writes. With another C library than glibc it does nothing."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, TypeError, AttributeError):
@@ -58,7 +58,7 @@ def keep_memory() -> None:
 
 
 def answer_at_once() -> None:
-    """TCP_NODELAY for every TCP connection of this process: a worker is not told which one is Spark's."""
+    """TCP_NODELAY for every TCP connection of this process: a worker does not know which one is Spark's."""
     try:
         descriptors = os.listdir("/dev/fd")
     except OSError:

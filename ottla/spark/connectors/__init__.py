@@ -10,10 +10,7 @@ from typing import Any
 
 
 def unavailable(format_name: str, problem: ImportError) -> type[Any]:
-    """A data source that says what is missing when it is used.
-
-    Spark imports every module `pyspark_*` to see which formats there are: one that fails would take all others along.
-    """
+    """A data source that reports a missing package when it is used."""
     from pyspark.sql.datasource import DataSource
 
     class Unavailable(DataSource):

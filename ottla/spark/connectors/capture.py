@@ -40,7 +40,7 @@ PLUGIN: Final = "pgoutput"
 SESSION: Final = (
     "-c timezone=UTC -c datestyle=ISO -c intervalstyle=iso_8601 -c extra_float_digits=1 -c bytea_output=hex"
 )
-"""Values have the same text form whatever the database's defaults are."""
+"""The same text form of values, whatever the database's defaults are."""
 
 
 class LostSlot(RuntimeError):
@@ -265,7 +265,7 @@ class Capture:
         return False
 
     def _inserted_since(self, lsn: int, keys: Keys) -> dict[Table, set[str]]:
-        # The first query fixes what the transaction sees; all of that has to be on disk before the log is read.
+        # The first query fixes the snapshot of the transaction; all of it has to be on disk before the log is read.
         seen = lsn_number(self._one("select pg_current_wal_insert_lsn()::text"))
         with connect(self._options.url) as other:
             beside = Capture(self._options, other)

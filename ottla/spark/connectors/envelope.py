@@ -68,7 +68,7 @@ def captured(transaction: Transaction, origin: Origin, keys: Keys, *, truncates:
 
 
 def inserted_first(changes: Iterable[RowChange], keys: Keys) -> dict[tuple[str, str], set[str]]:
-    """By table, keys of rows that were not there before these changes: whose first change brings them."""
+    """By table: keys of rows whose first change is an insertion."""
     seen: dict[tuple[str, str], set[str]] = {}
     brought: dict[tuple[str, str], set[str]] = {}
     for change in changes:
@@ -149,7 +149,7 @@ def _moved(change: RowChange, names: tuple[str, ...]) -> bool:
 
 
 def _filled(change: RowChange) -> tuple[Value, ...]:
-    """The new row, with what it left unchanged taken from the old one where that is known."""
+    """The new row; unchanged values are taken from the old row where that is known."""
     assert change.new is not None
     if change.old is None or change.old_is_key:
         return change.new

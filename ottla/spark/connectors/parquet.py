@@ -113,7 +113,7 @@ def _claim(folder: Folder, path: str, query: str) -> None:
 
 
 def _check_newest(folder: Folder, path: str, epoch: int) -> None:
-    """A batch that is run again is always the last one. One before it comes of a checkpoint that counts from 0."""
+    """A batch that is run again is always the last one. An earlier one means a new checkpoint, which counts from 0."""
     numbers = [name.removeprefix(EPOCH) for name in folder.names() if name.startswith(EPOCH)]
     newest = max((int(number) for number in numbers if number.isdecimal()), default=-1)
     if epoch < newest:
@@ -141,7 +141,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _joined(path: str, known: StructType, new: StructType) -> StructType:
-    """Old columns first. One that has changed its type cannot be read together with what is there."""
+    """Old columns first. A column with another type cannot be read together with the existing files."""
     types = {field.name: field.dataType for field in known.fields}
     for field in new.fields:
         if field.name in types and types[field.name].simpleString() != field.dataType.simpleString():
@@ -159,7 +159,7 @@ class Folder(Protocol):
     `foreachBatch`."""
 
     def names(self) -> list[str]:
-        """What is in it; nothing, if it is not there."""
+        """The content of the file; empty if there is none."""
 
     def read(self, name: str) -> str | None:
         """A small file; None: it is not there."""

@@ -22,7 +22,7 @@ SPARKS: Final = ("checkpointlocation", "path", "queryname")
 
 
 def _options(given: Mapping[str, str], known: tuple[str, ...]) -> Options:
-    """What is empty was not given."""
+    """Empty options count as missing."""
     Options(given, BadOption).check_known(known, SPARKS)
     return Options({name: value for name, value in given.items() if value}, BadOption)
 

@@ -1,12 +1,12 @@
 """Rows into a table of PostgreSQL, each exactly once: the rows of a batch and its progress row are one transaction.
 
-Who writes is named by `txnAppId` (a streaming query: its id), which write it is by `txnVersion` (the batch). Every task
-copies its rows into a table of its own, which nobody reads. When all tasks are done, the driver looks whether the
-progress row has this version already; then the batch was stored before, whatever tasks it had. Otherwise it upserts
-from all those tables (the last row of a key wins), moves the progress row on, and commits; in the same transaction the
-tasks' tables go, and with them those that earlier attempts have left. They are not logged, so they are empty after a
-crash of the database: the driver counts what it finds. A write without `txnAppId` keeps no progress: with a key it can
-be repeated, without one it may double rows.
+`txnAppId` identifies the writer (a streaming query: its id), `txnVersion` the write (the batch). Every task copies its
+rows into a staging table of its own. When all tasks are done, the driver checks whether the progress row has this
+version already; then the batch was stored before, with any tasks. Otherwise it upserts from all staging tables (the
+last row of a key wins), updates the progress row, and commits; the same transaction drops the staging tables, and those
+that earlier attempts have left. They are not logged, so they are empty after a crash of the database: the driver counts
+what it finds. A write without `txnAppId` keeps no progress: with a key it can be repeated, without one it may double
+rows.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ STAGED: Final = "ottla_staged"
 TASK: Final = "ottla_task"
 ORDER: Final = "ottla_row_number"
 WHOLE_BATCH: Final = 0
-"""The task that a progress row names: it stands for all of them."""
+"""The task number of a progress row, which is for all tasks."""
 
 
 class RowsLost(RuntimeError):
-    """The database has lost rows that a task had copied and nobody had stored: it was restarted meanwhile."""
+    """The database has lost staged rows of a task: it was restarted during the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +150,10 @@ class PostgresWriter(_TableWriter, DataSourceArrowWriter):
         return stage(self._plan, options.app_id, options.version, context.partitionId(), iterator)
 
     def give_up(self) -> None:
-        """Nobody waits for what tasks have copied: it goes with the next batch that is stored."""
+        """Staged rows of an aborted batch: the next stored batch drops them."""
 
     def follow(self) -> None:
-        """What earlier batches have left, if anything, is in nobody's way."""
+        """Staging tables of earlier batches do not disturb."""
 
 
 # In a task.
@@ -188,7 +188,7 @@ def stage(
 
 
 def _prefix(plan: SinkPlan, app_id: str | None) -> str:
-    """What the names of all tables begin with that belong to one writer."""
+    """The common prefix of the staging tables of one writer."""
     return f"{STAGED}_{hashlib.sha256((app_id or plan.run).encode()).hexdigest()[:16]}"
 
 

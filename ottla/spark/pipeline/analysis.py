@@ -64,7 +64,7 @@ def _sink(pipeline: Pipeline, sink: Sink, spark: SparkSession) -> list[Problem]:
 
 
 def _check_columns(sink: Sink, rows: DataFrame) -> None:
-    """Whether there is what the sink writes."""
+    """Whether the columns that the sink writes exist."""
     if sink.format == "ottla":
         from ottla.spark.sink import plan_of
 

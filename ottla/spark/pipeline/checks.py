@@ -1,4 +1,4 @@
-"""Checks of a pipeline before Spark starts: names, cycles, and what a guarantee forbids. No Spark."""
+"""Checks of a pipeline before Spark starts: names, cycles, and the rules of a guarantee. No Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_REPEATABLE: Final = (
     "rand", "randn", "random", "uuid", "shuffle", "now", "current_timestamp", "current_date", "curdate",
     "localtimestamp", "unix_timestamp", "monotonically_increasing_id", "spark_partition_id", "input_file_name",
 )  # fmt: skip
-"""Functions whose value is another one when a batch is run again."""
+"""Functions with another value when a batch is run again."""
 _CALL: Final = re.compile(rf"\b({'|'.join(NOT_REPEATABLE)})\s*\(", re.IGNORECASE)
 _WITHOUT_BRACKETS: Final = re.compile(r"\b(current_timestamp|current_date|localtimestamp)\b", re.IGNORECASE)
 _GROUPS: Final = re.compile(r"\bgroup\s+by\b|\bselect\s+distinct\b", re.IGNORECASE)
@@ -63,7 +63,8 @@ def _names(pipeline: Pipeline) -> list[Problem]:
 
 
 def _no_stream(pipeline: Pipeline, sink: Sink) -> str | None:
-    """Why not. What reads a name that nobody makes, or itself, or is empty, has another problem, which is reported."""
+    """The reason, or None. A transform that reads an unknown name or itself, or is empty, has another problem, which is
+    reported."""
     origins = graph.origins(pipeline, sink.origin)
     if origins and all(each in pipeline.sources and pipeline.sources[each].batch for each in origins):
         return f"{sink.origin} is from batch sources"
@@ -162,7 +163,7 @@ def _sink(pipeline: Pipeline, sink: Sink) -> list[Problem]:
 
 
 def _loops(pipeline: Pipeline) -> list[Problem]:
-    """Queries that would read what they write, without end: their own topic, or what they put aside."""
+    """Queries that would read their own output, without end: their own topic, or their dead letters."""
     found = []
     for source in pipeline.sources.values():
         letters = source.dead_letters

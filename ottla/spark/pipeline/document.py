@@ -61,14 +61,14 @@ class Watermark:
     """A column, or a field of one: value.at."""
     delay: str
     name: str
-    """Of the column that has the event time: the last part of a field's path, unless `as` says otherwise."""
+    """The name of the event-time column: by default the last part of a field's path."""
     unit: str | None = None
     """Of a number that counts from 1970 on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What is done about a query that failed."""
+    """The policy for a failed query."""
 
     limit: int = 5
     """So many times within `within_s` it is started again; 0: never."""
@@ -128,7 +128,7 @@ class Transform:
         return self.line + self.sql[:leading].count("\n") + sql_line if self.block else self.line
 
     def line_with(self, word: str) -> int:
-        """The line of the file where a word of the SQL first stands."""
+        """The line of the file with the first occurrence of a word of the SQL."""
         found = re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", self.sql.lstrip(), re.IGNORECASE)
         return self.line_of(1 + self.sql.lstrip()[: found.start() if found else 0].count("\n"))
 

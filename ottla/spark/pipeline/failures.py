@@ -1,7 +1,7 @@
 """Failures of a query: the reason, taken from the long text of an exception of PySpark, and the line of the pipeline's
 file that it belongs to. No Spark.
 
-PySpark wraps an error once for every process that it passes. A reason of ours stands at the end of the last Python
+PySpark wraps an error once for every process that it passes. A reason of ours is at the end of the last Python
 traceback; Spark's own follow an error condition in brackets. Both are surrounded by SQLSTATEs, plans and the state of
 the query, which say nothing about what to do.
 """
@@ -59,7 +59,7 @@ _FUNCTION: Final = re.compile(r"(?:to|backfill|rows_of)_(\w+)")
 
 
 def reason(text: str) -> str:
-    """What happened, in the words of whoever knew it; the names of what carried it here are left out."""
+    """The reason, as the process that raised it put it, without the names of the wrappers."""
     story = text.partition(_STATE)[0]
     found = _of_python(story) or _of_spark(story) or "no reason was given"
     if BUSY in found:
@@ -135,7 +135,7 @@ def _of_spark(story: str) -> str:
     reported = _QUOTED_SQL.sub("", _PLAN.sub("", _JAVA.split(story.strip())[0]))
     reported = _CALLING.sub("", _TERMINATED.sub("", reported))
     if reported.rstrip().endswith(":") and (causes := _CAUSE.findall(story)):
-        reported = causes[-1]  # who says this only carries it
+        reported = causes[-1]  # this exception only wraps the reason
     conditions = _CONDITION.findall(reported)
     reported = _plain(_POSITION.sub("", _CONDITION.sub("", reported)))
     return f"{reported} ({conditions[-1]})" if conditions and reported else reported
@@ -180,7 +180,7 @@ def line_of(pipeline: Pipeline, program: str, problem: BaseException) -> int:
 
 
 def query_line(pipeline: Pipeline, query: str, problem: str) -> int:
-    """For what a query said when it failed: of the SQL that Spark quotes; else of the sink, or of the setting."""
+    """The line for the error of a query: of the SQL that Spark quotes; else of the sink, or of the setting."""
     setting = _setting_line(pipeline, problem)
     if setting is not None:
         return setting
@@ -199,7 +199,7 @@ def _setting_line(pipeline: Pipeline, problem: str) -> int | None:
 
 
 def sink_line(pipeline: Pipeline, query: str) -> int:
-    """Of a sink, or of the source whose dead letters a query puts aside."""
+    """Of a sink, or of the source of the dead letters."""
     if query in pipeline.sinks:
         return pipeline.sinks[query].line
     source = pipeline.sources.get(query.removesuffix("_dead_letters"))

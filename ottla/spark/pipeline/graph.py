@@ -53,7 +53,7 @@ def ordered_transforms(pipeline: Pipeline, name: str, done: list[str] | None = N
 
 
 def ordered_sinks(pipeline: Pipeline) -> list[str]:
-    """Each after those whose topics it reads."""
+    """Each sink after those whose topics it reads."""
     done: list[str] = []
 
     def visit(name: str) -> None:
@@ -70,7 +70,7 @@ def ordered_sinks(pipeline: Pipeline) -> list[str]:
 
 
 def dead_letters(pipeline: Pipeline) -> dict[str, str]:
-    """Queries that put aside what does not fit a schema, and the sources that they look at."""
+    """Queries that send values to the dead letters, and their sources."""
     return {f"{name}_dead_letters": name for name, source in pipeline.sources.items() if source.dead_letters}
 
 

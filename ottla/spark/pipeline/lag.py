@@ -16,7 +16,7 @@ from ottla.spark.pipeline.failures import counted
 from ottla.spark.pipeline.program import reading, source_of
 
 TIMEOUT_MS: Final = 5_000
-"""Who asks for the status does not want to wait for a cluster that is gone."""
+"""The status command does not wait longer for an unreachable cluster."""
 
 
 class Mirror(NamedTuple):
@@ -44,11 +44,11 @@ def mirrors(pipeline: Pipeline, query: str) -> Iterator[Mirror]:
 
 
 class Lag(NamedTuple):
-    """What a group said; or why it could not be asked."""
+    """The offsets of a group, or why they could not be read."""
 
     group: str
     behind: int | None
-    """Records; None where nobody knows, since nothing was committed yet, or nobody answers."""
+    """Records; None if unknown, because nothing was committed yet, or no broker answers."""
     partitions: int
     problem: str | None
 

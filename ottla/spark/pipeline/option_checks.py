@@ -23,9 +23,9 @@ FORMATS: Final = (
     "ottla", "ottla-postgres", "ottla-postgres-cdc", "kafka", "rate", "rate-micro-batch", "socket", "jdbc", "delta",
     "iceberg", "parquet", "orc", "avro", "json", "csv", "text", "xml", "binaryFile", "console", "memory", "noop",
 )  # fmt: skip
-"""Those that are ours or Spark's, for who has written almost one of them; there may be others."""
+"""Known options of Ottla and Spark, for suggestions; there may be others."""
 FILES: Final = ("orc", "avro", "json", "csv", "text", "xml")
-"""Sinks of Spark that take no mode but append. Parquet is ours."""
+"""Sinks of Spark that support append mode only. Parquet is ours."""
 SETTINGS: Final = (
     (re.compile(r"spark\.sql\.shuffle\.partitions|spark\.default\.parallelism|spark\..*\.(cores|instances)"),
      re.compile(r"[1-9]\d*"), "a whole number"),
@@ -229,7 +229,7 @@ def unbounded(pipeline: Pipeline, names: list[str]) -> list[str]:
 
 
 def _settings(pipeline: Pipeline) -> list[Problem]:
-    """Of Spark, in `configuration`: what it would find only when it starts."""
+    """Settings of Spark in `configuration` that it would check only at its start."""
     found = []
     for name, value in pipeline.configuration.items():
         kind = next((each for each in SETTINGS if each[0].fullmatch(name)), None)

@@ -39,7 +39,7 @@ def text(pipeline: Pipeline) -> str:
 
 
 def columns(pipeline: Pipeline) -> list[list[str]]:
-    """Names from left to right: each to the right of what it reads."""
+    """Names from left to right: each to the right of its inputs."""
     names = [*pipeline.sources, *pipeline.transforms, *pipeline.sinks]
     rank = dict.fromkeys(names, 0)
     for _ in names:

@@ -108,7 +108,7 @@ def backfill(pipeline: Pipeline, sink: Sink, span: Span) -> str:
 
 
 def analysed(pipeline: Pipeline, sink: Sink) -> str:
-    """A sink's query up to its rows, which nobody starts."""
+    """The rows of a sink's query, without starting it."""
     lines = ["", f"def rows_of_{sink.name}(spark: SparkSession):", *_views(pipeline, sink, None), "    return rows"]
     return _head(pipeline, "{}") + "\n".join(lines) + "\n"
 
@@ -195,7 +195,7 @@ def _event_time(source: Source, *, bounded: bool) -> Iterable[str]:
 
 
 def source_of(pipeline: Pipeline, name: str) -> Source:
-    """What is read by a name: a source, or the topic of a sink."""
+    """The input of a name: a source, or the topic of a sink."""
     return pipeline.sources.get(name) or _topic_of(pipeline, pipeline.sinks[name])
 
 
@@ -234,7 +234,7 @@ def _read_span(source: Source, span: Span) -> str:
 
 
 def _dead_letters_query(pipeline: Pipeline, query: str, source: Source) -> Iterable[str]:
-    """Values that do not fit go on as they are, with where they come from in their headers."""
+    """Values that do not fit are sent on unchanged, with their origin in the headers."""
     assert source.dead_letters is not None
     marks = [("topic", "topic"), ("partition", "cast(partition as string)"), ("offset", "cast(offset as string)")]
     marks += [("pipeline", f"'{pipeline.name}'"), ("reason", "'the value does not fit the schema'")]
@@ -266,12 +266,13 @@ def _avro(schema: Schema) -> str:
 
 
 def _decoded(schema: Schema | None, source: Source) -> Iterable[str]:
-    """Keys are text; values too, or what the schema says. What does not fit stops the query, or was put aside."""
+    """Keys are text; values, too, unless there is a schema. A value that does not fit stops the query, or is a dead
+    letter."""
     value, to_dead_letters = "cast(value as string) as value", source.dead_letters is not None
     if schema is not None and to_dead_letters:
         yield f"frame = frame.where(~({_unfit(schema)}))"
     if schema is not None and schema.avro:
-        # Where values that do not fit were put aside, Spark may still read before it filters.
+        # Spark may read before it filters, also where values that do not fit went to the dead letters.
         yield f'frame = frame.withColumn("_read", from_avro({_avro(schema)}, mode="PERMISSIVE"))'
         unfit = "value is not null and _read is null"
         yield from _fitting(source, unfit, "_read", to_dead_letters=to_dead_letters, shown=HEX_SHOWN)
@@ -289,7 +290,7 @@ def _decoded(schema: Schema | None, source: Source) -> Iterable[str]:
 def _fitting(
     source: Source, unfit: str, read: str, *, to_dead_letters: bool, without: str = "", shown: str = TEXT_SHOWN
 ) -> Iterable[str]:
-    """What was read as the value; a record that does not fit is named, with what to do about it."""
+    """The decoded value; a record that does not fit is reported, with the remedy."""
     fitting = f'col("{read}")' + (f'.dropFields("{without}")' if without else "")
     if to_dead_letters:
         yield f'frame = frame.withColumn("value", {fitting})'

@@ -1,8 +1,8 @@
 """Running a pipeline: its queries are started, watched, reported line by line, restarted and stopped.
 
-A query that fails is started again after a while, and the others go on meanwhile. What would fail in the same way again
-(an option, the SQL, a batch that is not the same any more) is not tried again. The run has failed if a query has, but
-it goes on until no query is left, or until it is asked to stop.
+A query that fails is started again after a while, and the others continue. An error that would occur again (an option,
+the SQL, a batch with other rows) is not retried. The run has failed if a query has, but it continues until no query is
+left, or until it is stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.5
 SOURCE: Final = ("description", "endOffset", "latestOffset")
-"""What is kept of a source's progress."""
+"""The stored part of a source's progress."""
 Say = Callable[[str], None]
 Begin = Callable[[], "StreamingQuery"]
 
@@ -59,7 +59,7 @@ def run(pipeline: Pipeline, *, master: str | None, available_now: bool, only: tu
             at = f"Spark {spark.version}, {spark.sparkContext.master}"
             say(f"{pipeline.name}: {_counted(pipeline, queries)} on {at}; log: {log}")
             try:
-                # What is available now is read by one after the other: what one writes, the next one reads.
+                # availableNow: queries run one after the other, so that each reads the output of the one before.
                 for some in [[query] for query in queries] if available_now else [queries]:
                     _watch(some, stopped)
             finally:
@@ -154,7 +154,7 @@ class _Query:
             )
 
     def look(self, now: float) -> bool:
-        """False when there is nothing more to come of it."""
+        """False when the query has ended."""
         if self._restart_at is not None and now >= self._restart_at:
             self.start()
         if self._restart_at is not None or self.failure is not None or self._query is None:
@@ -187,7 +187,7 @@ class _Query:
         self._keep("restarting", why)
 
     def _report_progress(self, query: StreamingQuery) -> str | None:
-        """Say what is new; and why the query has to be stopped, if there is too much that does not fit."""
+        """Report new progress. Returns why the query has to be stopped, if too many records do not fit."""
         for progress in query.recentProgress:
             key = (progress["timestamp"], progress["batchId"])
             if key > self._reported:
@@ -226,7 +226,7 @@ class _Query:
         )
 
     def stop(self) -> None:
-        """It may have failed meanwhile, since a signal to all processes ends Spark's workers, too."""
+        """It may have failed already, because a signal to all processes ends Spark's workers, too."""
         if self.failure is not None or self._query is None:
             return
         done = not self._query.isActive and self._query.exception() is None and self._restart_at is None
@@ -264,7 +264,7 @@ class Restarts:
 
     @property
     def spent(self) -> str:
-        """Why it is not started again, to be said behind the reason; nothing where it never is."""
+        """Why it is not started again, as an addition to the reason; empty where it never is."""
         if self._limit == 0:
             return ""
         times = counted(self._limit, "restart")
@@ -287,8 +287,8 @@ class IdlePartitions:
     """Idle partitions of one query: the watermark advances without them while others have records.
 
     A watermark is the latest event time that a query has seen, in whatever partition, less a delay. Rows of a partition
-    that has no records while the others go on are too late when they come at last, and are dropped. So it is reported:
-    of each partition once, until something comes of it again.
+    that was idle while others had records come too late, and are dropped. So each idle partition is reported once,
+    until it has records again.
     """
 
     def __init__(self, limit_s: float) -> None:

@@ -24,9 +24,9 @@ MANAGER_SETTING: Final = "spark.sql.streaming.checkpointFileManagerClass"
 MANAGER: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """Where PySpark 4.3 has it; a setting that is not documented, so it is given only where the class is there."""
 CLUSTER_PARTITIONS: Final = "32"
-"""Tasks of joins and groups on a cluster, whose size nobody knows before its executors have come."""
+"""Shuffle partitions on a cluster, whose size is unknown before its executors have registered."""
 SAID_MAX: Final = 500
-"""Characters of what a Java that does not start says."""
+"""The number of characters of Java's error output that are shown."""
 LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Of PySpark, for errors that belong to a place in SQL or in a program."""
 LOG: Final = """
@@ -65,7 +65,7 @@ class NotStarted(RuntimeError):
 
 @contextmanager
 def session(name: str, log: Path, master: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """Without a master, Spark runs in here. Workers run the Python that we run, with what is installed there."""
+    """Without a master, Spark runs in this process. Workers run the same Python, with its packages."""
     from pyspark.sql import SparkSession
 
     folder = log.parent
@@ -108,8 +108,7 @@ def _started(builder: Any, log: Path) -> Any:
 
 
 def _set_defaults(spark: Any) -> None:
-    """What neither the pipeline's configuration nor Spark's own files say, for every session that is made of this one.
-    A checkpoint remembers both, and goes on as it began."""
+    """Defaults that neither the pipeline's configuration nor Spark's own files set, for every session of this one."""
     master = str(spark.sparkContext.master)
     cores = str(spark.sparkContext.defaultParallelism)
     shared = spark._jsparkSession.sharedState().conf()
@@ -135,7 +134,7 @@ def _has_class(jar: Path, name: str) -> bool:
 
 def _outlive_signals(spark: Any) -> None:
     """systemd and others signal all processes of a group at once. The JVM ends with us, when its queries are stopped;
-    if it ended by itself, there would be nobody left to stop them."""
+    if it ended by itself, the queries could not be stopped."""
     signals = spark._jvm.sun.misc
     signals.Signal.handle(signals.Signal("TERM"), signals.SignalHandler.SIG_IGN)
 

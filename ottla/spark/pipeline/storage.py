@@ -4,10 +4,11 @@
     <storage>/status/<sink>.json    the last progress, for `ottla pipeline status`
     <storage>/status/<sink>.lock    held by the process that runs the query
 
-Spark writes the entries of a checkpoint (`offsets/N`, `commits/N`) aside and renames them, without syncing: when the
-power fails, the newest can be empty or cut, and Spark refuses to start. A batch whose entry of `commits` is gone is run
-again, just as it was, which exactly-once sinks notice: a broken newest entry there may go. A broken entry of `offsets`
-may not: the batch would be planned again, with other rows, and a sink that has it already would take them for the same.
+Spark writes the entries of a checkpoint (`offsets/N`, `commits/N`) to temporary files and renames them, without
+syncing: when the power fails, the newest can be empty or cut, and Spark refuses to start. A batch whose entry of
+`commits` is gone is run again, just as it was, which exactly-once sinks notice: a broken newest entry there may go. A
+broken entry of `offsets` may not: the batch would be planned again, with other rows, and a sink that has it already
+would skip them.
 
 A storage that is no directory of this machine (hdfs:, s3a:) keeps its checkpoints there; these files then lie in
 `.ottla/<name>/` beside the pipeline's file.
@@ -31,7 +32,7 @@ from ottla.spark.pipeline import graph
 from ottla.spark.pipeline.document import Pipeline, Problem, Sink
 
 IDENTITY: Final = ("subscribe", "subscribePattern", "assign", "tables", "slot", "table", "query", "incrementingColumn")
-"""Options that say what is read; with others a checkpoint's positions mean something else."""
+"""Options that define the input; with other values a checkpoint's positions mean something else."""
 
 TARGET: Final = ("topic", "table", "path", "txnappid")
 """Options that say where a sink writes, and under which name it keeps count."""
@@ -39,7 +40,7 @@ TARGET: Final = ("topic", "table", "path", "txnappid")
 LIVING: Final = ("running", "restarting")
 """States that only a process that is there can be in."""
 LOCK_WAIT_S: Final = 1.0
-"""Who asks for the status holds a lock for a moment, too."""
+"""The status command also holds the lock, for a moment."""
 
 
 class AlreadyRunning(RuntimeError):
@@ -52,7 +53,7 @@ def home(pipeline: Pipeline) -> Path:
 
 
 def plan(pipeline: Pipeline, sink: str) -> dict[str, Any]:
-    """What the checkpoint of a sink depends on."""
+    """The properties that the checkpoint of a sink depends on."""
     origin = pipeline.sinks[sink].origin
     sources: dict[str, Any] = {}
     for name in graph.origins(pipeline, origin):
@@ -76,7 +77,7 @@ def plan(pipeline: Pipeline, sink: str) -> dict[str, Any]:
 
 
 def _target(sink: Sink) -> dict[str, Any]:
-    """Where the marks stand that say which batches were written."""
+    """Where the markers are that show which batches were written."""
     given = {key.lower(): value for key, value in sink.options.items()}
     return {"format": sink.format} | {key: given[key] for key in TARGET if key in given}
 
@@ -93,7 +94,7 @@ def _keeps_state(pipeline: Pipeline, text: str) -> bool:
 
 
 def broken_checkpoints(pipeline: Pipeline) -> list[Problem]:
-    """Edits after which a checkpoint cannot be gone on with."""
+    """Edits after which a checkpoint cannot be continued."""
     found = []
     for name, sink in pipeline.sinks.items():
         before = _read(home(pipeline) / "plans" / f"{name}.json")
@@ -154,7 +155,7 @@ def keep_status(pipeline: Pipeline, sink: str, status: dict[str, Any]) -> None:
 
 
 def status(pipeline: Pipeline, sink: str) -> dict[str, Any] | None:
-    """What a query said last; of one whose process has ended without a word, that it has ended."""
+    """The last report of a query; if its process has ended without one, that it has ended."""
     parsed = _read(home(pipeline) / "status" / f"{sink}.json")
     if parsed is not None and parsed["state"] in LIVING and not _is_running(pipeline, sink):
         parsed["state"] = "ended"
@@ -163,7 +164,7 @@ def status(pipeline: Pipeline, sink: str) -> dict[str, Any] | None:
 
 @contextmanager
 def running(pipeline: Pipeline, sink: str) -> Iterator[None]:
-    """A lock that lasts as long as the process: by it `status` knows whether somebody still runs the query."""
+    """A lock that lasts as long as the process: it shows `status` whether the query runs."""
     import fcntl  # not on Windows, as with brokers
 
     path = _lock(pipeline, sink)
