@@ -45,7 +45,7 @@ class DataDirectory:
         self.path = Path(named) if named is not None else default_directory()
         self.path.mkdir(mode=0o700, parents=self.kept, exist_ok=True)
         if not self.kept and (self.path.is_symlink() or self.path.stat().st_uid != os.getuid()):
-            raise Fault(f"{self.path} belongs to somebody else: name a directory of your own with --data")
+            raise Fault(f"{self.path} belongs to another user: name a directory of your own with --data")
         lock = RealDisk().lock(str(self.path / ".lock"))
         if lock is None:
             raise Fault(f"an `ottla dev` is running on {self.path} already: give this one its own with --data DIR")

@@ -7,8 +7,8 @@ with a replica whose broker is gone, drains, or has registered again since it wa
 
 A leader may propose an ISR without itself: its log is damaged, and the replicas that it names have all that is missing
 there. One of them is elected, and the old leader is neither in sync nor eligible until it has copied its log again. A
-follower may remove itself, and nobody else, for the same reason. Its leader goes on under a new leader epoch: so what
-the follower fetches after dropping the damaged part is never taken for what it had fetched before.
+follower may remove itself only, for the same reason. Its leader continues under a new leader epoch: so fetches of the
+follower after dropping the damaged part are never confused with its fetches before.
 """
 
 from __future__ import annotations

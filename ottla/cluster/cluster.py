@@ -322,7 +322,7 @@ async def _found(store: Store, runtime: Runtime) -> None:
             await store.commit(layout.first_nodes(cluster_id))
         except Conflict as conflict:
             if await store.read(layout.FORMAT) is None:
-                raise Fault(f"the store is not empty and not ours: {conflict}") from conflict
+                raise Fault(f"the store is not empty and not from Ottla: {conflict}") from conflict
     version = layout.decode(format_node.data)["version"]
     if version > layout.FORMAT_VERSION:
         raise Fault(

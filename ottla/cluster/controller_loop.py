@@ -177,7 +177,7 @@ class ControllerLoop:
             raise
         except (Fault, asyncio.CancelledError):
             self._in_doubt = True
-            self._news.set()  # and do what is left of it
+            self._news.set()  # and complete the pending work
             raise
         self._change_sizes.append((sequence_of(paths[-1]), len(change_node.data)))
         self._change_bytes += len(change_node.data)

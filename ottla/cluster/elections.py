@@ -13,7 +13,7 @@ end of its log, and leaves both sets (KIP-903, KIP-966). So does one whose log o
 (`BrokerRegistration.damaged`), until it is seen in sync under its new registration.
 
     no leader was ever elected         -> the first live replica leads, all live replicas are in sync
-    leader alive since its election    -> it goes on, unless it drains and another in-sync replica can lead
+    leader alive since its election    -> it stays, unless it drains and another in-sync replica can lead
     leader gone, or registered again   -> the first of these that is alive, leader_epoch + 1:
                                           an in-sync replica, another one before the same one again;
                                           an eligible one;
@@ -292,12 +292,7 @@ class PendingWork:
 
 
 def missing_min_in_sync(image: Image, started_with: int | None) -> Iterator[BrokerConfigChanged]:
-    """The cluster's own min.insync.replicas (KIP-966), if it is not written down yet; `started_with`: what to write.
-
-    Which replicas stay eligible to lead depends on it, and must not depend on which broker is controller and on how
-    that one was started. So the first controller writes what it was started with, as a setting for all brokers. From
-    then on it can be changed there but not removed, and no single broker has another: as in Apache Kafka.
-    """
+    """The cluster's own min.insync.replicas (KIP-966), if it is not stored yet; `started_with`: the value to store."""
     if started_with is None:
         return
     everywhere = image.broker_configs.get(None, {})

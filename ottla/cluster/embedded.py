@@ -1,7 +1,7 @@
 """The embedded store: the tree in one SQLite file, for the brokers of one machine.
 
-Who speaks: each process that opens the file has a session; `embedded_file` says when one counts as dead, and what is
-durable. All SQLite calls run in one thread of their own, one at a time, on one connection: the order of calls is the
+Who speaks: each process that opens the file has a session; `embedded_file` describes when one counts as dead, and what
+is durable. All SQLite calls run in one thread of their own, one at a time, on one connection: the order of calls is the
 order of commits, and no call waits behind readers of a slow disk. Commits of other processes are noticed by polling
 `PRAGMA data_version`, which reads shared memory and not the disk. The loop starts each poll, and only a poll sends a
 heartbeat: if the loop hangs, the session expires.
@@ -132,7 +132,7 @@ class EmbeddedStore:
                 if not seen.alive:
                     await self._begin_new_session()
             except Fault as fault:
-                if reported != str(fault):  # logged once, the poll goes on
+                if reported != str(fault):  # logged once, the polls continue
                     reported = str(fault)
                     log.warning("%s", fault)
                 continue

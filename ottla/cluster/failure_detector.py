@@ -17,7 +17,8 @@ HEARTBEATS_PER_LEASE: Final = 6
 
 
 class Heartbeat(NamedTuple):
-    """What a session has written last. With a lease of 0 the session lives as long as its file lock is held."""
+    """The last heartbeat that a session has written. With a lease of 0 the session lives as long as its file lock is
+    held."""
 
     beat: int
     lease_seconds: float

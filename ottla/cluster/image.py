@@ -282,7 +282,7 @@ _APPLY: Final[dict[type[c.Change], Callable[[Draft, Any], None]]] = {
 
 
 class _Loader:
-    """Builds an image from the nodes of a store. Unknown nodes are not ours, and are ignored."""
+    """Builds an image from the nodes of a store. Unknown nodes are ignored."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._single: dict[str, bytes] = {}

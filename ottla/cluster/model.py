@@ -19,17 +19,17 @@ class Endpoint(NamedTuple):
 
 
 class BrokerRegistration(NamedTuple):
-    """A live broker. Every registration has a new broker epoch (`epoch`), so a restarted broker is told from its
+    """A live broker. Every registration has a new broker epoch (`epoch`), so a restarted broker differs from its
     earlier process.
 
     `clean_since`: the oldest registration since which every stop of this broker was a clean shutdown, so that its logs
     can have lost nothing since. After any other stop it equals `epoch`. `draining`: controlled shutdown has begun.
 
-    `incarnation` is a random id of the process, the same in all its registrations. It tells the registration of this
-    process from that of another process with the same broker id. Earlier releases have none.
+    `incarnation` is a random id of the process, the same in all its registrations. It distinguishes the registration
+    of this process from that of another process with the same broker id. Earlier releases have none.
 
-    `damaged`: partitions (topic id as text, number) whose logs were found damaged at start. What the broker held of
-    these does not count, however clean its last stop was.
+    `damaged`: partitions (topic id as text, number) whose logs were found damaged at start. Their records
+    on this broker do not count, also after a clean stop.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""Partition reassignment (KIP-455): replicas move from broker to broker while clients go on.
+"""Partition reassignment (KIP-455): replicas move from broker to broker while clients continue.
 
 During a reassignment a partition has its old and its new replicas: `replicas` are all of them (the new ones first),
 `adding` and `removing` say which change. The new ones fetch like any follower. When all of them are in sync the

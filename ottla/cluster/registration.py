@@ -4,8 +4,8 @@ Clean shutdown leaves a marker in the data directory, and the next start removes
 killed, or its machine went down: the end of its logs may be lost. A marker that is older than the last registration
 which the cluster knows of this broker means that older files were restored.
 
-A broker id is free as soon as its session has expired, so another process may have registered with it when one that
-hung goes on. Both would lead the same partitions in the same leader epoch: the process that lost its session ends.
+A broker id is free as soon as its session has expired, so another process may have registered with it when a process
+that hung resumes. Both would lead the same partitions in the same leader epoch: the process that lost its session ends.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The session lease: until when a broker may act as registered without asking the store again.
 
-A process that was paused (SIGSTOP, a hanging loop) is not told at once that its session has expired meanwhile and that
-other brokers lead its partitions: requests that waited for it are served first. So the last known session state is not
+A process that was paused (SIGSTOP, a hanging loop) does not learn at once that its session has expired and that other
+brokers lead its partitions: requests that waited for it are served first. So the last known session state is not
 enough. The registration is an ephemeral node with the process's incarnation in it: a read that finds it proves that the
 session was alive when the read was sent, and no session expires before its whole timeout has passed without a sign of
 it. The lease therefore holds for half a session timeout after such a read. It is measured with the stopwatch, since
@@ -51,4 +51,4 @@ class SessionLease:
                 if node is not None and layout.incarnation_of(node.data) == self._incarnation:
                     self._proven_at = asked_at
             except Fault:
-                pass  # out of reach, as the session's state tells or will tell
+                pass  # unreachable, as the session's state shows or will show

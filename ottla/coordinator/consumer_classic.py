@@ -1,8 +1,9 @@
 """Classic members of a consumer group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup during a migration (KIP-848).
 
 There is no group leader and no waiting: JoinGroup is answered at once with the member epoch as the generation, and
-SyncGroup with the assignment that the coordinator computed. A member that has to revoke partitions, or can get more, is
-told by its next heartbeat to rejoin; the owned partitions in its subscription show what it has revoked.
+SyncGroup with the assignment that the coordinator computed. A member that has to revoke partitions, or can get more,
+gets REBALANCE_IN_PROGRESS with its next heartbeat, and rejoins; the owned partitions in its subscription show what it
+has revoked.
 """
 
 from __future__ import annotations

@@ -370,7 +370,7 @@ class ConsumerGroup:
     # Time.
 
     def arm(self, member: ConsumerMember, now: float, *, moved: bool = False) -> None:
-        """Restart the session timer. The revocation timer starts when the member is told to revoke."""
+        """Restart the session timer. The revocation timer starts with the response that revokes partitions."""
         classic = member.classic
         session_ms = self.config.consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
         self.set_timer(member, Timer.SESSION, now + session_ms / 1000)

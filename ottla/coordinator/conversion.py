@@ -1,7 +1,7 @@
 """Online migration between classic and consumer groups (KIP-848), one member after another.
 
 Upgrade: a member of the consumer protocol joins a classic group of consumers. The group becomes a consumer group with
-the same assignments; its classic members are told to rejoin, and keep the classic protocol. Downgrade: the last member
+the same assignments; its classic members have to rejoin, and keep the classic protocol. Downgrade: the last member
 of the consumer protocol has left. The group becomes a classic group of the remaining members, and rebalances.
 
 The tombstones of the one type and the records of the other are appended as one batch: at no time is there a group of

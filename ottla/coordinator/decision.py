@@ -5,8 +5,8 @@ to its partition as one batch, and then passes each record to the machine's `rep
 after a restart. If the append fails, nothing has changed. Replies are sent when the records are committed; a decision
 without records may depend on records appended before it, so its replies wait for those.
 
-State that is lost with the broker (who has rejoined, who waits, since when) is kept beside the durable state, and the
-machine changes it directly.
+State that is lost with the broker (rejoined members, waiting requests, timers) is kept beside the durable state, and
+the machine changes it directly.
 """
 
 from __future__ import annotations

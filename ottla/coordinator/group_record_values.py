@@ -67,7 +67,7 @@ class ClassicProtocol(Struct):
 
 @schema
 class ClassicMemberMetadata(Struct):
-    """What only a member that speaks the classic protocol in a consumer group has."""
+    """Fields of a classic member in a consumer group."""
 
     session_timeout_ms: int = wire("int32 0+", default=0)
     supported_protocols: list[ClassicProtocol] = wire("[]ClassicProtocol 0+", default_factory=list)

@@ -95,7 +95,7 @@ class Loader:
         except (IndexError, Refused):
             position = -1
         if position != end:
-            raise Refused(ErrorCode.corrupt_message, "a batch does not hold what it says")
+            raise Refused(ErrorCode.corrupt_message, "a batch does not have the records of its header")
         self.records += count
 
     def _open(self, view: memoryview) -> Iterator[None]:
@@ -119,7 +119,7 @@ class Loader:
                 bucket[record.key] = record.value
 
     def replay(self) -> Iterator[None]:
-        """Replay what was collected."""
+        """Replay the collected records."""
         number = 0
         for index, bucket in enumerate(self._newest):
             self._newest[index] = {}

@@ -36,7 +36,7 @@ _END: Final = b"\0"  # no headers
 _header: Callable[[tuple[int, ...]], BatchHeader] = partial(
     tuple.__new__, BatchHeader
 )  # half the cost of BatchHeader(...)
-# A header in two parts: up to the checksum, and what it is the checksum of.
+# A header in two parts: up to the checksum, and the fields that it covers.
 _UNCHECKED = struct.Struct(">qiibI")
 _CHECKED = struct.Struct(">hiqqqhii")
 assert _UNCHECKED.size == CRC_FROM

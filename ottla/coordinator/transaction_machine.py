@@ -65,7 +65,7 @@ class TransactionMachine:
         self._limits = limits
         self._values: dict[str, TransactionValue] = {}
         self._unsettled: dict[str, None] = {}
-        self._tickets: dict[str, Prepared] = {}  # of what is prepared
+        self._tickets: dict[str, Prepared] = {}  # of prepared transactions
         self._numbers = count()
         self._timeouts: Deadlines[tuple[str]] = Deadlines()
 

@@ -61,7 +61,8 @@ class TransactionValue(NamedTuple):
     next_producer_id: int = NO_PRODUCER_ID
     """The producer id after this transaction, if the epochs of the current one are used up."""
     version: int = 0
-    """Of the transaction protocol its producer speaks: from 2 on the epoch rises with every transaction (KIP-890)."""
+    """The version of the transaction protocol of its producer: from 2 on every transaction increments the epoch
+    (KIP-890)."""
     last_epoch: int = NO_PRODUCER_EPOCH
     """The epoch before the last bump, if the producer itself caused that bump."""
 

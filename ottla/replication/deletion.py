@@ -91,6 +91,6 @@ class TopicDeletion:
         self._checkpointing = None
         try:
             await self._replicas.save_checkpoints(*CHECKPOINTS)
-        except Fault as fault:  # for all who wait for it
+        except Fault as fault:  # for all waiting callers
             return fault
         return None

@@ -4,14 +4,12 @@ Pure.
 
 The controller does not know log ends, so it elects the last leader again. If that broker was not stopped cleanly, it
 may have lost the end of its log. If its log is damaged, or was lost with its manifest and checkpoints, it has lost
-records. Such a leader does not lead yet. It refuses clients and followers, and learns from the fetch offsets of the
-followers what they have. Meanwhile no follower truncates its log, and nothing is appended. The doubt ends when all
-followers that it waits for have fetched, or after a timeout:
-    a follower reaches the proven end of this log (leader epoch and log end) and has
-    the missing offsets; if none are known to be missing, it has more         -> the one with the most records leads,
-                                                                                 in sync with those that are equal
-    no follower does                                                          -> this replica leads, as if it were
-                                                                                 the only one
+records. Such a leader does not lead yet. It refuses clients and followers, and learns the log ends of the followers
+from their fetch offsets. Meanwhile no follower truncates its log, and nothing is appended. The doubt ends when all
+followers that it waits for have fetched, or after a timeout: a follower reaches the proven end of this log (leader
+epoch and log end) and has the missing offsets; if none are known to be missing, it has more         -> the one with the
+most records leads, in sync with those that are equal no follower does
+-> this replica leads, as if it were the only one
 
 It waits for the followers that are alive. A damaged replica that was not stopped cleanly waits for all followers, for
 `replica.lag.time.max.ms`: they may have more than is proven here. So does a replica whose data directory is an older

@@ -223,7 +223,7 @@ class FetchSessionCache:
 
     def _open(self, by_id: bool, follower: int) -> FetchSession:
         if follower in self._by_follower:
-            # It comes by another connection: what it left behind would be told of every append, and never used again.
+            # The client opened it on another connection: its listeners would be called for every append, without use.
             self.close(self._by_follower[follower])
         if self._slots_max <= 0:
             return FetchSession(by_id=by_id, follower=follower)
@@ -250,4 +250,4 @@ class FetchSessionCache:
         session.closed = True
         session.unwatch()
         if session.notify is not None:
-            session.notify(0)  # nobody else would tell it
+            session.notify(0)  # no other event would complete it

@@ -183,7 +183,7 @@ class IsrManager:
         asked = dict(zip(partitions, proposals, strict=True))
         for partition, proposal in asked.items():
             if partition.partition_epoch != proposal.partition_epoch:
-                continue  # its new state is here already, and what it wants now was not in this request
+                continue  # its new state is here already, and its next proposal was not in this request
             self._wanted.pop(partition, None)
             code = codes.get((partition.topic_id, partition.index), ErrorCode.unknown_server_error)
             if code and code not in _OVERTAKEN:

@@ -79,7 +79,7 @@ class LogCleaner:
             if number % 100 == 99:
                 await asyncio.sleep(0)  # ten thousand logs must not hold up a request
             if partition.log.damage is not None:
-                continue  # what is missing may yet be copied from another replica
+                continue  # missing records may still be copied from another replica
             if not partition.log.config.cleanup_compact or partition in self._uncleanable or self._rests(partition):
                 continue
             try:

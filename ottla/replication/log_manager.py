@@ -86,7 +86,7 @@ class LogManager:
         if dropped:
             went = count(len(dropped), "segment")
             log.info("%s: dropped %s%s, log start is %d", partition, went, why, partition.log.log_start)
-            self._replica_manager.follow(partition)  # whose leader sends readers here, and has to know
+            self._replica_manager.follow(partition)  # the leader refers consumers to this replica, and has to know
         return dropped
 
     async def _prove_start(self, partition: Partition, now_ms: int) -> None:

@@ -16,10 +16,10 @@ class Peers(Protocol):
     """The other brokers."""
 
     async def open(self, broker_id: int) -> OutboundConnection:
-        """A new connection to a broker; whoever asks closes it. Raises Unreached."""
+        """A new connection to a broker; the caller closes it. Raises Unreached."""
 
     async def call(self, broker_id: int, message: Message, answer: type[R], *, timeout_s: float = CALL_TIMEOUT_S) -> R:
         """Ask a broker. Raises PeerLost; if it is Unreached, nothing was asked."""
 
     async def ask_controller(self, message: Message, answer: type[R], *, timeout_s: float = CALL_TIMEOUT_S) -> R:
-        """Ask whoever is controller, be it this broker. Raises Refused(not_controller) when nobody is."""
+        """Send to the controller, which may be this broker. Raises Refused(not_controller) if there is none."""

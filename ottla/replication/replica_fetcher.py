@@ -135,7 +135,7 @@ class ReplicaFetcher:
                 log.info("following broker %d: %s; trying again", self.leader_id, failure)
             except Exception as failure:  # without this loop no partition would be fetched from that broker
                 log.error("following broker %d failed; trying again", self.leader_id, exc_info=failure)
-            if not failures:  # a broker that was paused notices only when it goes on
+            if not failures:  # a broker that was paused notices it only after it resumes
                 since = self._runtime.now() if self._heard_at is None else self._heard_at
             failures += failed
             if self._link is not None:
@@ -152,7 +152,7 @@ class ReplicaFetcher:
         try:
             while True:
                 if self._context.broker_epoch != epoch:
-                    return  # registered again: in a session the leader would hear of it only for partitions with news
+                    return  # registered again: in a session the leader would learn it only for partitions with changes
                 if asked is None:
                     asked = self._ask(link, await self._prepare())
                 if asked is None:
@@ -171,7 +171,7 @@ class ReplicaFetcher:
         finally:
             for each in (asked, following):
                 if each is not None and not each.answer.cancel() and not each.answer.cancelled():
-                    each.answer.exception()  # what the other one met is known
+                    each.answer.exception()  # the error of the other attempt is known
 
     def _ask(self, link: OutboundConnection, now: float) -> Asked | None:
         self._news.clear()
@@ -187,7 +187,7 @@ class ReplicaFetcher:
         config = self._config
         wait_ms = config.replica_fetch_wait_max_ms
         deadline = self._plan.deadline()
-        if deadline is not None:  # somebody comes back before that
+        if deadline is not None:  # a partition's backoff ends before that
             wait_ms = min(wait_ms, max(int((deadline - self._runtime.now()) * 1000), 1))
         wanted = FetchParams(
             config.broker_id, self._context.broker_epoch, wait_ms, config.replica_fetch_min_bytes,
@@ -300,7 +300,7 @@ class ReplicaFetcher:
             return ""
         kept = await self._runtime.offload(quarantine_tail, log_, offset)
         if (partition.leader_id, partition.leader_epoch, log_.truncations) != followed:
-            raise Refused(ErrorCode.fenced_leader_epoch)  # meanwhile another one leads
+            raise Refused(ErrorCode.fenced_leader_epoch)  # another broker leads now
         return ", ".join(kept)
 
     def _log_truncation(self, partition: Partition, before: int, committed: int, kept: str) -> None:
@@ -340,7 +340,7 @@ class ReplicaFetcher:
         if log_start < 0:
             raise Refused(ErrorCode.offset_out_of_range)
         if gaps.unsettled(partition) is not None and log_start <= partition.log.log_end:
-            partition.log.raise_log_start(log_start)  # the leader has deleted what is missing here
+            partition.log.raise_log_start(log_start)  # the leader has deleted the missing offsets
             return
         log.warning(
             "%s: broker %d does not have offset %d any more; starting again at %d",
@@ -375,7 +375,7 @@ class ReplicaFetcherManager:
         self._started = True
 
     def follow(self, partition: Partition, leader_id: int | None) -> None:
-        """Fetch from this broker from now on; from nobody when it is None."""
+        """Fetch from this broker from now on; None: stop fetching."""
         if not self._started:
             return
         before = self._leader_of.pop(partition, None)

@@ -182,7 +182,7 @@ class ReplicaManager:
         if partition is not None:
             self.follow(partition)
         elif (moved := self.replicas.get(topic.id, index)) is not None:
-            # The controller has said that others hold it now, all of them in sync: ours may go.
+            # The controller has moved it to other brokers, which are all in sync: this replica may be removed.
             self._leave(moved)
             self.topic_deletion.begin(topic, self.replicas.drop_partition(topic, index), deleted=False)
         self._leadership_changed(topic, index)
@@ -237,7 +237,7 @@ class ReplicaManager:
         leader = partition.leader_id
         elsewhere = not partition.leads and leader not in (NO_BROKER, self._broker_id)
         if unsettled(partition) is not None and (not elsewhere or partition.counts_as_whole):
-            self._isr.leave(partition)  # it must not be elected without what is missing
+            self._isr.leave(partition)  # it must not be elected without the missing records
         self._fetchers.follow(partition, leader if elsewhere else None)
         if partition.doubt is not None:
             self._runtime.call_soon(self._isr.look_at, partition)
@@ -270,7 +270,7 @@ class ReplicaManager:
             return set(partition.replicas) - {self._broker_id}
         return {*partition.in_sync, *(partition.leader.proposed or ())} - {self._broker_id}
 
-    # What a replica fetcher needs.
+    # Interface of the replica fetchers.
 
     @property
     def broker_epoch(self) -> int:
@@ -288,7 +288,7 @@ class ReplicaManager:
 
     def make_whole(self, partition: Partition) -> None:
         """The leader has the records that are missing here."""
-        if partition.leads or partition.counts_as_whole:  # what it lets go of must not be counted on
+        if partition.leads or partition.counts_as_whole:  # records that it drops must not count for the ISR
             self._isr.leave(partition)
             raise Refused(ErrorCode.kafka_storage_error, "it is damaged, and in sync for all that the controller knows")
         try:

@@ -82,7 +82,7 @@ class Replicas:
         self.on_write_refused: Callable[[Partition, StorageFault], object] = lambda partition, fault: None
         """Called when the disk refuses an append."""
         self._written: dict[str, dict[Key, int]] = {}  # what each file says; none while it is not known
-        self._handed_out: dict[str, dict[Key, int]] = {}  # what it says once all that is under way is written
+        self._handed_out: dict[str, dict[Key, int]] = {}  # the entries after all writes in progress are complete
         self._newest: dict[str, int] = {}
         self._checkpoints = 0
         self._writing = threading.Lock()
@@ -149,7 +149,7 @@ class Replicas:
         for name in CHECKPOINTS:
             found = self._read_checkpoint(name)
             self._written[name] = self._handed_out[name] = found
-            # What is said of others would be believed of a log that begins under such a name one day.
+            # An entry for another partition would count for a log that later gets this name.
             self._known[name] = {key: offset for key, offset in found.items() if key in here}
         self._forgot = self._forgot and not any(map(self._written.get, EVIDENCE))
         points, starts = self._known[checkpoints.RECOVERY_POINTS], self._known[checkpoints.LOG_STARTS]
@@ -160,7 +160,7 @@ class Replicas:
         except StorageFault as fault:  # tried again by the first log for which it matters
             log.warning("%s", fault)
             return
-        for name in names:  # only now: a checkpoint that tells of a partition without a directory tells of damage
+        for name in names:  # only now: a checkpoint entry for a partition without a directory means damage
             if name.endswith(DELETED):
                 disk.rmtree(f"{directory}/{name}")
 
@@ -206,7 +206,7 @@ class Replicas:
             return {}
 
     def _opened(self, some: list[tuple[TopicImage, int]]) -> list[Partition]:
-        opened = []  # whatever is wrong with one keeps no other from being opened
+        opened = []  # an error of one log does not prevent opening the others
         for topic, index in some:
             try:
                 opened.append(self._open(topic, index))
@@ -226,7 +226,7 @@ class Replicas:
         if key is None:
             return None
         if not self._disk.exists(f"{path}/{checkpoints.PARTITION_METADATA}") and not has_log(self._disk, path):
-            return None  # no partition of ours
+            return None  # not a partition of this broker
         topic = image.topic(key[0])
         deleted = any(each.name == key[0] and self._broker_id in each.replicas for each in image.tombstones.values())
         topic_id = topic_id_of(self._disk, path, None if topic is None else topic.id, deleted=deleted)
@@ -285,7 +285,7 @@ class Replicas:
         key = (topic.name, index)
         config = self._resolve(topic)
         path = f"{self._data_dir}/{topic.name}-{index}"
-        if path in self._left:  # what another partition left there is not this one's
+        if path in self._left:  # leftovers of another partition do not belong to this one
             self._disk.rename(path, self._left[path])
             del self._left[path]
         if self._disk.exists(path) and not self._disk.is_directory(path):
@@ -348,7 +348,8 @@ class Replicas:
         return [path for index in range(len(topic.partitions)) for path in self.drop_partition(topic, index, suffix)]
 
     def drop_partition(self, topic: TopicImage, index: int, suffix: str = DELETED) -> list[str]:
-        """Forget one partition, which is deleted or whose replica is now on another broker. Its directory, renamed."""
+        """Remove one partition, which is deleted or whose replica is now on another broker. Returns its renamed
+        directory."""
         partition = self._by_name.pop((topic.name, index), None)
         self._by_id.pop((topic.id, index), None)
         for known in self._known.values():
@@ -368,7 +369,7 @@ class Replicas:
         try:
             self._disk.rename(path, renamed)
         except StorageFault as fault:
-            # Whoever follows the image must not be held up: what is left here is no partition's at the next start.
+            # The metadata image must not wait for this: a remaining directory is a stray partition at the next start.
             log.error("%s is dropped, but its files stay until the next start: %s", partition, fault)
             self._left[path] = renamed
             return []

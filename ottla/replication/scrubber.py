@@ -53,7 +53,7 @@ class Scrubber:
         self.damaged = 0
         """Damaged ranges of segments."""
         self.rebuilt = 0
-        """Derived files that were not what the manifest says."""
+        """Derived files that differed from the manifest."""
         self.unreadable = 0
         """Segments that could not be read."""
 
@@ -241,7 +241,7 @@ class Scrubber:
         patches: list[scrub.Patch] = []
         try:
             patches = await self._runtime.offload(scrub.prepare, partition_log, segment, found)
-        except StorageFault as fault:  # nobody reads it all the same
+        except StorageFault as fault:  # it is not read in any case
             log.error("scrub: %s: %s", partition, fault)
         if partition_log.dropped or (walk is not None and not walk.current):
             return

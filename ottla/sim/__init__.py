@@ -1,1 +1,1 @@
-"""What stands in for the machine when a whole cluster runs inside one process, on a virtual clock."""
+"""Simulator: a whole cluster in one process, on a virtual clock, with simulated disk, network and store."""

@@ -18,9 +18,9 @@ PORT: Final = 9092
 DATA: Final = "data"
 """The directory of every broker."""
 RESTART_SECONDS: Final = 2.0
-"""After a start that failed, whoever looks after the broker tries again."""
+"""The pause before a broker whose start failed is started again."""
 STOP_SECONDS: Final = 60.0
-"""A broker that is told to stop and does not is killed."""
+"""A broker that does not stop within this time is killed."""
 
 
 class Node:
@@ -102,7 +102,7 @@ class Node:
         self._world.kernel.call_later(RESTART_SECONDS, self.start)
 
     def kill(self, *, power: bool = False) -> None:
-        """kill -9; or a power cut, which takes what the disk had not synced."""
+        """kill -9, or a power cut, which loses bytes that the disk had not synced."""
         if self._runtime is not None:
             self._say("loses power" if power else "is killed")
             self.unclean = True
@@ -185,7 +185,7 @@ class SimCluster:
             node.start()
 
     def image(self) -> Image:
-        """What the store says, whoever has read it yet."""
+        """The metadata image in the store."""
         return Image.load(self.world.store.tree.tree(*layout.IMAGE_PATHS), version=0)
 
     def leader_epoch(self, topic: str, index: int) -> int:

@@ -19,19 +19,19 @@ from ottla.wire.batch import batches
 SCRUB_PASSES: Final = 2
 """When so many have ended since, all was read since."""
 MAGIC_AT: Final = 16
-"""Where the bytes of a batch begin that are its producer's: what stands before them no checksum covers."""
+"""The first byte of a batch that its checksum covers."""
 EXTENDED_BYTES: Final = 90
 ABORTED_CHANCE: Final = 0.3
 """That it is an index of aborted transactions, where there is one."""
 ALL_TRACES_CHANCE: Final = 0.5
-"""That a partition that is lost is lost with all that checkpoints tell of it."""
+"""The probability that a lost partition is lost with all its checkpoint entries."""
 
 _LEFT_OVER: Final = (".damaged", ".tmp", ".cleaned", ".deleted", ".swap")
 _ACTS: Final = ("removed", "emptied", "cut", "extended", "flipped")
 
 
 def damage_a_file(disk: SimDisk, random: Random) -> str:
-    """One file of one partition, of a broker that does not run. What was done."""
+    """Damage one file of one partition, of a stopped broker. Returns a description."""
     directories = [name for name in disk.listdir(DATA) if any(f.endswith(".log") for f in _files(disk, name))]
     if not directories:
         return "there is no file to damage"
@@ -60,13 +60,13 @@ def damage_a_file(disk: SimDisk, random: Random) -> str:
 
 
 def _files(disk: SimDisk, directory: str) -> list[str]:
-    """Those that belong to the log itself. What is left over means nothing."""
+    """The files that belong to the log itself, without leftovers."""
     names = disk.listdir(f"{DATA}/{directory}")
     return [name for name in names if name == MANIFEST or not name.endswith(_LEFT_OVER)]
 
 
 def flip_a_bit(disk: SimDisk, replicas: Iterable[Partition], random: Random) -> str | None:
-    """In a segment that is on the device, of a broker that runs. What was done; None if there is none."""
+    """Damage a flushed segment of a running broker. Returns a description; None if there is none."""
     found = [(partition, segment) for partition in replicas for segment in readable(partition)]
     if not found:
         return None

@@ -25,14 +25,14 @@ UNLIMITED = 2**62
 
 
 class _Inode:
-    """The content of a file: what is there, and what would be there after a crash."""
+    """The content of a file: the current one, and the durable one."""
 
     __slots__ = ("content", "durable", "kept_bytes")
 
     def __init__(self) -> None:
         self.content = bytearray()
         self.durable = b""
-        self.kept_bytes = 0  # how much of `durable` has not been touched since
+        self.kept_bytes = 0  # how many bytes of `durable` have not changed since
 
     def sync(self) -> None:
         self.durable = bytes(self.content)
@@ -164,7 +164,7 @@ class SimDisk:
     # -- faults ----------------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """Lose what was not synced, or some of it. Every handle from before is dead."""
+        """Lose unsynced bytes, or some of them. Every earlier handle is invalid."""
         self.life += 1
         self._commit(self.random.randint(0, len(self._journal)))
         self._journal.clear()
@@ -175,7 +175,7 @@ class SimDisk:
             self._files[path].crash(self.random)
 
     def process_died(self) -> None:
-        """Nothing is lost, but nobody holds a file or a lock any more."""
+        """Nothing is lost, but all files and locks are closed."""
         self.life += 1
         self._locks.clear()
 
@@ -257,7 +257,7 @@ class SimDisk:
             raise StorageFault(f"cannot rename {old}: No such file or directory")
 
     def _rename_directory(self, old: str, new: str) -> None:
-        """With everything in it, at once; like a real one it takes the place of none but an empty directory."""
+        """With everything in it, at once; as on a real disk it replaces only an empty directory."""
         if new != old and any(path.startswith(new + "/") for path in (*self._files, *self._directories)):
             raise StorageFault(f"cannot rename {old}: Directory not empty")
         names: list[tuple[str, _Inode | None]] = []
@@ -316,7 +316,7 @@ class SimDisk:
         return nullcontext()
 
     def on_sync_failure(self, tell: Callable[[SyncFault], object]) -> None:
-        """Nothing to tell: what is synced here is kept."""
+        """Nothing to do: synced bytes are durable here."""
 
     def lock(self, path: str) -> SimLock | None:
         if path in self._locks:

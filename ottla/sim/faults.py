@@ -1,14 +1,15 @@
-"""What goes wrong in a simulation, and how much of it at once.
+"""Fault injection of a simulation, and its limits.
 
-The budget is that of the promise. Processes may be killed and paused, links cut, the store taken away, as often as one
-likes. What a disk had not synced may be lost by one broker at a time, and by the next only when all in-sync sets
-are whole again: a record that is acknowledged is on two machines, and one of them may lose it. As long as such a loss
-is not made good, one of the others stays up, because a broker cannot tell a kill from a power cut. A bit that flips in
-the log of a broker that was killed is such a loss, too: what stands behind it is gone, synced or not.
+The limits are those of the guarantee. Processes may be killed and paused, links cut, and the store stopped at any time.
+Unsynced bytes may be lost by one broker at a time, and by the next one only when every ISR is complete again: an
+acknowledged record is on two machines, and one of them may lose it. Until such a loss is repaired, one of the others
+stays up, because a broker cannot distinguish a kill from a power cut. A flipped bit in the log of a killed broker is
+such a loss, too: the records after it are lost, synced or not.
 
 And so is damage to files at rest, of a broker that is stopped or runs: any one file of a partition is removed, emptied,
-cut, extended, or one of its bits flips. That loss is made good when the broker has scrubbed all it has, and is in sync
-again. Of a batch only what its checksum covers is damaged here: the rest clients cannot tell before the scrub does.
+cut, extended, or one of its bits flips. That loss is repaired when the broker has scrubbed all its logs, and is in sync
+again. Only bytes that a batch's checksum covers are damaged here: clients cannot detect other damage before the scrub
+does.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Faults:
         self._active = False
         self._underway: dict[int, tuple[str, Undo]] = {}
         self._serial = 0
-        everything = [name for name in KINDS if name not in LOSSES or len(cluster.nodes) > 1]  # somebody else has it
+        everything = [name for name in KINDS if name not in LOSSES or len(cluster.nodes) > 1]  # another fault has it
         # Not all of it in every run: some defects show only where nothing else disturbs.
         names = random.sample(everything, random.randint(3, len(everything))) if only is None else only
         self.kinds = [name for name in everything if name in names]
@@ -116,7 +117,7 @@ class Faults:
         name = self._random.choice(self.kinds)
         undo: Undo | None = getattr(self, KINDS[name])()
         if undo is None:
-            return  # nobody to whom it could be done now
+            return  # no candidate for this fault now
         self.counts[name] += 1
         self._serial += 1
         serial = self._serial
@@ -229,7 +230,7 @@ class Faults:
         return undo
 
     def _bit_rot(self) -> Undo | None:
-        """Of a broker that runs: in what is on the device, and nobody but a scrub would read again."""
+        """In the log of a running broker: in flushed bytes that only a scrub would read again."""
         node = self._chosen([node for node in self._running() if node.ready and not node.paused])
         if node is None or not self.whole():
             return None
@@ -244,7 +245,7 @@ class Faults:
         return lambda: None
 
     def whole(self) -> bool:
-        """Whether every replica is in sync and up; then what was lost before is made good."""
+        """Whether every replica is in sync and up; then earlier losses are repaired."""
         if not all(node.ready and not node.paused and not node.stopping for node in self._cluster.nodes):
             return False
         if not self._cluster.in_sync() or not all(node.scrubbed(SCRUB_PASSES) for node in self._cluster.nodes):
@@ -254,8 +255,8 @@ class Faults:
         return True
 
     def _may_go(self, node: Node) -> bool:
-        """After one replica has lost something, all that was acknowledged must stay with another: in each partition
-        there must be one that is in sync, runs, and was not killed meanwhile."""
+        """After one replica has lost records, another one must have all acknowledged ones: in each partition one
+        replica must be in sync, running, and not killed since."""
         if not any(each.tail_lost for each in self._cluster.nodes) or self.whole():
             return True
         stay = {each.id for each in self._running() if each is not node and not each.unclean and not each.tail_lost}
@@ -345,7 +346,7 @@ class Faults:
         machine = self._world.machine(self._random.choice(self._cluster.nodes).name)
         machine.disk_delay_s = self._random.choice([0.05, 0.5, 3.0])
         self._say(f"{machine.name} has a slow disk: {machine.disk_delay_s} s")
-        return lambda: setattr(machine, "disk_delay_s", DISK_DELAY_S)  # not what was before: that may be slow, too
+        return lambda: setattr(machine, "disk_delay_s", DISK_DELAY_S)  # not the previous value: that may be slow, too
 
     def _full_disk(self) -> Undo | None:
         disk = self._world.machine(self._random.choice(self._cluster.nodes).name).disk

@@ -1,7 +1,7 @@
 """Virtual time: one timeline, and on it an asyncio loop for every process.
 
-A process of the simulation has a loop of its own, so all that belongs to it (tasks, timers, what is about to be
-called) can be stopped or done away with as the operating system does it: a paused process runs nothing and its
+A process of the simulation has a loop of its own, so everything of it (tasks, timers, scheduled
+calls) can be stopped or removed as the operating system does it: a paused process runs nothing and its
 timers fire late; a dead one never runs again. The timeline runs what is ready, in the order in which it became
 ready, and jumps to the next timer when nothing is. Nothing here looks at a clock, so a run can be repeated.
 """
@@ -22,7 +22,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 CALLS_PER_INSTANT_MAX: Final = 200_000
-"""More calls than this without time going on: somebody waits for something by asking again and again."""
+"""More calls than this at one instant: a program polls in a busy loop."""
 CANCELLED_MIN: Final = 500
 WAYS_OUT_MAX: Final = 20
 
@@ -30,7 +30,7 @@ Connect = Callable[[Callable[[], asyncio.BaseProtocol], str, int], Coroutine[Any
 
 
 class Livelock(Exception):
-    """The simulated programs go round in circles, and time does not go on."""
+    """A busy loop of the simulated programs: time does not advance."""
 
 
 class Timeline:
@@ -63,7 +63,7 @@ class Timeline:
         self._cancelled = 0
 
     def run(self, done: Callable[[], bool], until: float) -> bool:
-        """Go on until `done`, which is asked after every instant, or until a time. Whether it is done."""
+        """Run until `done`, which is called after every instant, or until a time. Returns whether it is done."""
         while not done():
             if not self._ready and not self._advance(until):
                 return False
@@ -84,7 +84,7 @@ class Timeline:
         return True
 
     def _run_instant(self) -> None:
-        """Run what is ready, and all that becomes ready by it."""
+        """Run everything that is ready, and everything that becomes ready by it."""
         ready = self._ready
         current: SimLoop | None = None
         calls = 0
@@ -129,7 +129,7 @@ def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """The loop of one process. `failed` is told of what no code caught."""
+    """The loop of one process. `failed` is called with uncaught exceptions."""
 
     def __init__(self, timeline: Timeline, name: str, failed: Callable[[str, BaseException | None], None]) -> None:
         self.timeline = timeline
@@ -139,7 +139,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.missed: list[asyncio.Handle] = []
         """What would have run during the pause."""
         self.connect: Connect | None = None
-        """How this process reaches others, for those who ask the loop and not the runtime."""
+        """The network of this process, for code that asks the loop and not the runtime."""
         self._failed = failed
         self._tasks: list[ref[asyncio.Task[Any]]] = []
         self._tasks_tidied = 64
@@ -156,8 +156,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.missed.clear()
 
     def kill(self) -> None:
-        """Nothing of it runs again. Its coroutines are closed here and now, in order, and not when the collector finds
-        them: what they do on the way out must come to nothing, which is the business of whoever calls this."""
+        """The process never runs again. Its coroutines are closed here, in order, and not by the garbage collector. The
+        caller makes sure that their last actions have no effect."""
         self.dead = True
         self.missed.clear()
         tasks = [task for each in self._tasks if (task := each()) is not None and not task.done()]

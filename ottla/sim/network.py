@@ -3,7 +3,7 @@
 What TCP promises holds: bytes arrive in order and once, or the connection breaks. A lost packet shows as a delay of
 everything behind it. A cut link holds back what is sent until it heals, so a connection through it hangs, and only a
 timeout of its user ends it. Links have a direction, and so has a cut. A process that dies has its connections closed by
-its machine's kernel; a machine that loses power tells nobody, and answers with a reset when it is back.
+its machine's kernel; a machine that loses power closes nothing, and answers with a reset when it is back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ottla.sim.loop import SimLoop
 from ottla.sim.trace import Trace
 
 KERNEL_BYTES: Final = 256 * 1024
-"""What the machines keep of a stream beside what the writing process keeps itself."""
+"""The part of a stream that the machines buffer, beside the buffer of the writing process."""
 CONNECT_SECONDS: Final = (1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 127.0)
 """After the first try to connect, the kernel tries again at these times; at the last it gives up."""
 RETRANSMIT_SECONDS: Final = (0.2, 1.0)
@@ -160,7 +160,7 @@ class Network:
             link.delay_s, link.spread_s = self._delay_s, self._spread_s
 
     def process_died(self, host: Host, loop: SimLoop) -> None:
-        """The kernel closes what the process had open."""
+        """The kernel closes the connections of the process."""
         for end in _ends_of(host, loop):
             end.vanish(Sign.END if self._random.random() < 0.5 else Sign.RESET)
         _drop_listeners(host, loop)
@@ -173,7 +173,7 @@ class Network:
         _drop_listeners(host, loop)
 
     def power_back(self, host: Host) -> None:
-        """Whoever has sent something meanwhile and still waits for its receipt learns that the connection is gone."""
+        """Senders that still wait for an acknowledgement learn that the connection is gone."""
         host.up = True
         for end in host.orphans:
             end.reset_peer_in_doubt()
@@ -213,7 +213,7 @@ def _drop_listeners(host: Host, loop: SimLoop) -> None:
 
 
 class _Connecting:
-    """The kernel's part of connecting: it tries again for a while when nobody answers."""
+    """The kernel's part of connecting: it retries for a while without an answer."""
 
     def __init__(self, network: Network, host: Host, target: Host, port: int, loop: SimLoop) -> None:
         self.transport: asyncio.Future[SimTransport] = loop.create_future()
@@ -272,7 +272,7 @@ class _Connecting:
 def _settle(future: asyncio.Future[SimTransport], transport: SimTransport | None, failure: Exception | None) -> None:
     if future.done():
         if transport is not None:
-            transport.abort()  # whoever wanted it has given up
+            transport.abort()  # the caller has given up
     elif failure is not None:
         future.set_exception(failure)
     else:
@@ -295,7 +295,7 @@ class SimListener:
         self.accepting = True
 
     async def close(self) -> None:
-        """Stop accepting; what is connected stays connected."""
+        """Stop accepting; open connections stay open."""
         self.accepting = False
         self._machine.listeners.pop(self.port, None)
 
@@ -406,7 +406,7 @@ class SimTransport(asyncio.Transport):
             self._protocol.buffer_updated(count)
 
     def read(self, count: int) -> None:
-        """The other process has read so much of what was sent from here."""
+        """The other process has read so many of the sent bytes."""
         self.in_flight_bytes -= count
         if not self._writing and not self._gone and self.get_write_buffer_size() <= self._high_bytes // 4:
             self._writing = True

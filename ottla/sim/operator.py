@@ -28,7 +28,7 @@ TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 
 
 class Fate(Enum):
-    """What is known of a topic."""
+    """The known state of a topic."""
 
     THERE = "there"
     GONE = "gone"
@@ -56,7 +56,7 @@ class Operator(Client):
             try:
                 await act(driver)
             except ClientError:
-                pass  # nobody can be asked, or nobody answers; what is in doubt is noted as such
+                pass  # no broker can be asked, or none answers; the unknown outcome is noted
 
     async def _create(self, driver: Driver) -> None:
         name = f"{PREFIX}{len(self.topics)}"
@@ -97,7 +97,7 @@ class Operator(Client):
         await driver.call(request, ElectLeadersResponse, timeout_s=TIMEOUT_S)
 
     def wrong(self) -> list[str]:
-        """What is not as it was promised, or not yet."""
+        """Violations of the guarantees, or work that is not complete yet."""
         topics = self.cluster.image().topics
         found = [f"{name} is gone" for name, fate in self.topics.items() if fate is Fate.THERE and name not in topics]
         found += [f"{name} is there" for name, fate in self.topics.items() if fate is Fate.GONE and name in topics]

@@ -31,7 +31,7 @@ DISK_DELAY_S: Final = 0.002
 
 
 class Machine:
-    """What outlives a process: its place in the network, its disk and its clock on the wall."""
+    """The parts that outlive a process: its network address, its disk and its wall clock."""
 
     def __init__(self, network: Network, name: str, random: Random) -> None:
         self.network = network
@@ -41,7 +41,7 @@ class Machine:
         self.random = random
         self.wall_skew_ms = 0
         self.disk_delay_s = DISK_DELAY_S
-        """What a call that waits for the disk takes, about."""
+        """About the duration of a call that waits for the disk."""
         self.child_killed = 0.0
         """The chance that work in a process of its own is killed, at each of its reports."""
 
@@ -52,7 +52,7 @@ class SimChild:
     def __init__(self, disk: SimDisk, bytes_per_second: float | None) -> None:
         self.disk = disk
         self.owed_s = 0.0
-        """What the work would have waited so far."""
+        """The time that the work would have waited so far."""
         self._bytes_per_second = min(bytes_per_second or CHILD_BYTES_PER_SECOND, CHILD_BYTES_PER_SECOND)
 
     def pace(self, done_bytes: int) -> None:

@@ -1,11 +1,11 @@
 """One run: a cluster and its clients under faults, then healed, then judged.
 
-First faults come and go while clients write and read, and whatever clients are told must be possible (safety). Then
-everything is healed, and within a limit of virtual time every broker is up, every replica in sync, everything that
-was sent acknowledged or given up, and everything written is read (liveness). In the end the replicas are compared.
+First faults are injected while clients write and read, and every answer must be correct (safety). Then
+everything is healed, and within a limit of virtual time every broker is up, every replica in sync, every
+record is acknowledged or given up, and every written record is read (liveness). In the end the replicas are compared.
 
 Odd seeds have transactions beside the rest: all that is written is copied, and money moves between accounts. Then no
-transaction stays open, the copy is its original, and the sum of the bank is what it was.
+transaction stays open, the copy equals its original, and the sum of the bank is unchanged.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ SETTLED_STEPS: Final = 480
 """Together longer than a producer tries to deliver."""
 SETTLED_STEPS_SHOWN: Final = 20
 AFTERWARDS_SECONDS: Final = 10.0
-"""So long clients go on writing after everything is healed."""
+"""How long clients continue to write after everything is healed."""
 BATCH_BYTES_MAX: Final = 2**30
 GARBAGE_OBJECTS: Final = 20_000
-"""New objects until the collector looks at them: little of what a run makes is garbage that only it could find."""
+"""The number of new objects between garbage collections: few objects of a run need one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def simulate(
     what brokers log about their ordinary business is in it, too."""
     simulation = Simulation(seed, minutes, brokers, show, only=only, detail=detail)
     gc.collect()
-    gc.freeze()  # what was there before need not be looked at again and again
+    gc.freeze()  # earlier objects need not be collected
     threshold = gc.get_threshold()
     gc.set_threshold(GARBAGE_OBJECTS, *threshold[1:])
     try:
@@ -177,7 +177,7 @@ class Simulation:
             self.faults.heal()
             if any(self.faults.counts[kind] for kind in AT_REST):
                 for node in self.cluster.nodes:
-                    node.damaged()  # or may be, and nobody knows before all is scrubbed
+                    node.damaged()  # or may be, which is unknown before all is scrubbed
             self._settle()
             if not self._broken():
                 self._compare()
@@ -255,7 +255,7 @@ class Simulation:
         return found
 
     def _compare(self) -> None:
-        """All replicas hold the same bytes, and what they hold is what clients were told."""
+        """All replicas have the same bytes, and these agree with the answers to clients."""
         logs = {
             index: [
                 (record.offset, record.value or b"")

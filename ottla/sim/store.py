@@ -1,10 +1,10 @@
 """The store of a simulated cluster: one server with the tree in memory, and a session for every broker.
 
-It behaves as ZooKeeper does. A session lives as long as the server hears of it once in its timeout; a client that hears
-nothing is `suspended` long before that, and learns only when it is back in touch whether its session is `lost`.
-Requests and answers of one connection keep their order, and so does the news that a watch brings. An outage of the
-server loses nothing but connections, and gives every session its whole timeout again. `prompt` sessions end with
-their process, as those of the embedded store do.
+It behaves as ZooKeeper does. A session lives as long as the server gets a request within its timeout; a client without
+answers is `suspended` long before that, and learns only after reconnecting whether its session is `lost`. Requests,
+answers and watch events of one connection keep their order. An outage of the server loses nothing but connections, and
+gives every session its whole timeout again, from zero. `prompt` sessions end with their process, as those of the
+embedded store do.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ class StoreServer:
         self._check_later()
 
     def expire(self, owner: str) -> None:
-        """End the sessions of a client as if nothing had been heard of it."""
+        """Expire the sessions of a client."""
         for session in [session for session in self._sessions.values() if session.owner == owner]:
             self._end(session)
 
     def process_died(self, owner: str) -> None:
-        """What it had sent may still arrive."""
+        """Requests that it had sent may still arrive."""
         if self.prompt and not self.away:
             self.expire(owner)
 
@@ -221,7 +221,7 @@ class SimStore:
     async def open(
         cls, server: StoreServer, runtime: SimRuntime, *, timeout_s: float = 6.0, session_file: str | None = None
     ) -> SimStore:
-        """The session whose key is in the file is ended first: this process takes the place of the one that had it."""
+        """The session whose key is in the file is ended first: this process replaces the one that had it."""
         store = cls(server, runtime, timeout_s)
         disk = runtime.disk
         old = int(disk.read(session_file)) if session_file is not None and disk.exists(session_file) else None
@@ -359,7 +359,7 @@ class SimStore:
         return self._began.result() if self._began.done() else None
 
     async def _keep(self) -> None:
-        """Let the server hear of us, and find a way back to it when nothing is heard."""
+        """Send heartbeats to the server, and reconnect when there are no answers."""
         while True:
             if self._state is SessionState.connected:
                 if self._runtime.now() - self._heard_at > self._timeout_s * 2 / 3:

@@ -1,9 +1,8 @@
-"""Transactions in a simulated cluster: copiers, tellers of a bank, and an auditor who reads what they commit.
+"""Transactions in a simulated cluster: copiers, tellers of a bank, and an auditor that reads committed records.
 
-A copier copies one partition of the log to that of the copy, with how far it has come in the same transaction. It keeps
-its transactional id through all its lives, and so ends what it left open; a teller takes a new one every time, and the
-coordinator has to end what it left open when its time is over. In the end the copy is its original, and the sum of the
-bank is what it was.
+A copier copies one partition of the log, and commits its offset in the same transaction. It keeps its transactional id
+over restarts, and so ends its open transaction; a teller takes a new id every time, and the coordinator has to end its
+open transaction by timeout. In the end the copy equals its original, and the sum of the bank is unchanged.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def _consumer(runtime: SimRuntime, cluster: SimCluster) -> Consumer:
 
 async def _send(producer: Producer, topic: str, partition: int, value: bytes, key: bytes | None = None) -> None:
     sent = await producer.send(topic, value, key=value if key is None else key, partition=partition)
-    sent.add_done_callback(lambda sent: sent.cancelled() or sent.exception())  # the commit tells it again
+    sent.add_done_callback(lambda sent: sent.cancelled() or sent.exception())  # the commit returns it again
 
 
 class Transactor(Client):
@@ -181,7 +180,7 @@ class Copier(Transactor):
 
 
 class Bank:
-    """What tellers were told of their transfers."""
+    """Answers that tellers got for their transfers."""
 
     def __init__(self) -> None:
         self.committed: dict[str, None] = {}
@@ -233,7 +232,7 @@ class Teller(Transactor):
             entry = Entry(transfer, giver, taker, -amount, meant)
             await _send(producer, BANK, giver % BANK_PARTITIONS, entry.encode())
             await _send(producer, BANK, giver % BANK_PARTITIONS, Note(transfer, meant).encode(), NOTE)
-            await asyncio.sleep(self._random.choice([0.0, 0.1, 1.0, 5.0]))  # others begin and end meanwhile
+            await asyncio.sleep(self._random.choice([0.0, 0.1, 1.0, 5.0]))  # others begin and end in between
             entry = Entry(transfer, taker, giver, amount, meant)
             await _send(producer, BANK, taker % BANK_PARTITIONS, entry.encode())
             if meant:
@@ -247,7 +246,7 @@ class Teller(Transactor):
 
 
 class Auditor(Client):
-    """Reads what is committed at the bank, in every life from the beginning."""
+    """Reads committed records of the bank, from the beginning after every restart."""
 
     def __init__(self, cluster: SimCluster, history: History, bank: Bank) -> None:
         super().__init__(cluster, history, "auditor", BANK_PARTITIONS)
@@ -289,7 +288,7 @@ class Auditor(Client):
 
 
 class Exactness:
-    """All of it: what a simulation with transactions has beside the rest."""
+    """All parts of a simulation that are for transactions."""
 
     def __init__(self, cluster: SimCluster, history: History, random: Random) -> None:
         self._cluster = cluster
@@ -317,7 +316,7 @@ class Exactness:
         ]
 
     async def conclude(self, runtime: SimRuntime, originals: Mapping[int, Iterable[bytes]]) -> None:
-        """Nothing moves any more: judge the whole by what a reader of committed records sees."""
+        """Nothing changes any more: check the final state as a `read_committed` consumer sees it."""
         history = self._history
         copies = [await committed_values(runtime, self._cluster, COPY, index) for index in range(COPIERS)]
         found = compare_copy([list(originals[index]) for index in range(COPIERS)], copies)

@@ -1,4 +1,4 @@
-"""Workload of a simulated cluster: its clients, which report to the history what they were told.
+"""Workload of a simulated cluster: its clients, which report the answers they got to the history.
 
 Producers write in bursts, readers read everything and sometimes start again, members of a group share the topic, a
 surveyor asks for end offsets. All of them are `ottla.client`, each on a simulated machine of its own.
@@ -47,7 +47,7 @@ COMMIT_AT_ONCE_S = 0.1
 
 
 class Client(ABC):
-    """A program on a machine of its own, which may be killed; then another takes its place."""
+    """A program on a machine of its own, which may be killed; then another one replaces it."""
 
     def __init__(self, cluster: SimCluster, history: History, name: str, partitions: int) -> None:
         self.cluster = cluster
@@ -55,7 +55,7 @@ class Client(ABC):
         self.name = name
         self.partitions = partitions
         self.quiet = False
-        """Nothing new is begun: what is under way comes to its end."""
+        """Begin nothing new; complete what was begun."""
         self.lives = 0
         self._runtime: SimRuntime | None = None
 
@@ -304,7 +304,7 @@ class Surveyor(Client):
 
 
 class Member(Client):
-    """Shares the partitions with the other members of its group, and commits what it has read."""
+    """Shares the partitions with the other members of its group, and commits its position."""
 
     def __init__(
         self,

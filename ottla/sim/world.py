@@ -37,7 +37,7 @@ class World:
         self.store = StoreServer(self.network)
         self.machines: dict[str, Machine] = {}
         self.failures: list[str] = []
-        """What no code caught, and what programs logged as errors: defects, whatever the history says."""
+        """Uncaught exceptions, and errors in programs' logs: defects, whatever the history says."""
         self._processes = 0
         self._alive: dict[SimRuntime, None] = {}
 
@@ -84,11 +84,11 @@ class World:
             self.kill(runtime)
 
     def run(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Let time go on until `done`, or so many seconds. Whether it is done."""
+        """Run until `done`, or for so many seconds. Returns whether it is done."""
         return self.timeline.run(done, self.timeline.now + seconds)
 
     def run_in(self, runtime: SimRuntime, work: Coroutine[Any, Any, T], seconds: float = 600.0) -> T:
-        """Let time go on until this work is done, in this process."""
+        """Run until this work is done, in this process."""
         task: list[asyncio.Task[T]] = []
         runtime.loop.call_soon(lambda: task.append(runtime.loop.create_task(work)))
         if not self.run(lambda: bool(task) and task[0].done(), seconds):

@@ -65,7 +65,7 @@ class BatchSink:
             name = options.setdefault("txnappid", query or "")
             if not name:
                 raise BadOption(
-                    "txnAppId is missing: on Spark Connect nobody says which query a batch belongs to, so give the "
+                    "txnAppId is missing: on Spark Connect the query of a batch is unknown, so give the "
                     "sink a name of its own, which stays the same as long as the checkpoint does"
                 )
             options["txnversion"] = str(number)

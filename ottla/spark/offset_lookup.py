@@ -108,7 +108,7 @@ def _list_offsets(admin: Admin, times: Mapping[TopicPartition, int], read_commit
         listed = admin.list_offsets(times, read_committed=read_committed)
     except ClientError as error:
         if error.code is ErrorCode.unknown_topic_or_partition:
-            raise NotThere(f"what is to be read is not there: {error}") from None
+            raise NotThere(f"the topics to read do not exist: {error}") from None
         raise
     return {tp: at.offset for tp, at in listed.items()}
 

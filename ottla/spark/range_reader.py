@@ -39,7 +39,7 @@ class DataLost(Exception):
     """Records that the query counted on are not in the log any more."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what}. To go on with what is left, set failOnDataLoss to false; what was lost stays lost")
+        super().__init__(f"{what}. To continue with the rest, set failOnDataLoss to false; lost records stay lost")
 
 
 def read(options: ReadOptions, parts: Iterable[OffsetRange]) -> Generator[pa.RecordBatch]:
@@ -127,7 +127,7 @@ def _report_recreated(options: ReadOptions, part: OffsetRange, position: int) ->
 def _report_data_loss(options: ReadOptions, what: str) -> None:
     if options.fail_on_data_loss:
         raise DataLost(what)
-    log.warning("%s; going on with what is left", what)
+    log.warning("%s; continuing with the rest", what)
 
 
 def _topic_id(options: ReadOptions, topic: str) -> bytes | None:

@@ -217,7 +217,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The topics' ids, and where the partitions end that are there. DataLost for those that are not, if careful. A
         topic may be deleted, and recreated, between the two answers, if these are far enough from each other: then both
         are asked for again."""
-        problem = NotThere("topics are deleted and recreated all the time")
+        problem = NotThere("topics are being deleted and recreated")
         for _ in range(TRIES):
             partitions, ids = self._there(begun, careful=careful)
             target = {tp: self._target[tp] for tp in partitions if tp in self._target} if self._target else {}

@@ -124,7 +124,7 @@ class Capture:
         if identity == "n" or not keyed:
             raise BadOption(
                 f"{name} has no replica identity that names its rows (a primary key is missing, or REPLICA IDENTITY "
-                f"is NOTHING), so updates and deletes could not be told: ALTER TABLE {name} ADD PRIMARY KEY (…), or "
+                f"is NOTHING), so updates and deletes are not published: ALTER TABLE {name} ADD PRIMARY KEY (…), or "
                 f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX …"
             )
         made = tuple(RelationColumn(column[0], column[1], bool(column[by])) for column in columns)
@@ -183,7 +183,7 @@ class Capture:
     def checked_slot(self, start: int) -> SlotState:
         state = self.slot()
         name = self._options.slot
-        options = "begin again: another checkpoint, and snapshot=initial to read the tables again"
+        options = "start again: another checkpoint, and snapshot=initial to read the tables again"
         if state is None:
             raise LostSlot(f"the slot {name} is gone, and with it all changes after {lsn_text(start)}; {options}")
         if state.status == "lost":
@@ -316,7 +316,7 @@ class Capture:
                 return self._rows(query, *values)
             except errors.ObjectInUse as problem:
                 if time.monotonic() > deadline:
-                    raise LostSlot(f"the slot {self._options.slot} is used by somebody else: {problem}") from None
+                    raise LostSlot(f"the slot {self._options.slot} is in use: {problem}") from None
                 time.sleep(0.1)
 
 

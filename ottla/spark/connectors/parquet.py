@@ -96,7 +96,7 @@ def _query_id(batch: DataFrame) -> str:
         return str(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
     except Exception:  # noqa: BLE001 - which error Spark Connect raises depends on its version
         raise BadOption(
-            "on Spark Connect nobody says which query a batch belongs to: ParquetEpochs(path, query='orders'), with a "
+            "on Spark Connect the query of a batch is unknown: ParquetEpochs(path, query='orders'), with a "
             "name of its own for each checkpoint"
         ) from None
 

@@ -74,7 +74,7 @@ def _no_stream(pipeline: Pipeline, sink: Sink) -> str | None:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    return f"which nobody makes{did_you_mean(name, known)}"
+    return f"which is not defined{did_you_mean(name, known)}"
 
 
 def _cycles(pipeline: Pipeline) -> list[Problem]:
@@ -151,7 +151,7 @@ def _streams(pipeline: Pipeline, name: str) -> bool:
 def _sink(pipeline: Pipeline, sink: Sink) -> list[Problem]:
     found = []
     if pipeline.guarantee == "exactly-once" and sink.format not in EXACT:
-        text = f"nobody knows whether {sink.format} is exact; say guarantee: at-least-once"
+        text = f"{sink.format} is not known to be exactly-once; set guarantee: at-least-once"
         found.append(sink.problem("format", text))
     given = {name.lower() for name in sink.options}
     read_by_name = any(sink.name in graph.origins(pipeline, other.origin) for other in pipeline.sinks.values())

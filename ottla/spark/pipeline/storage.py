@@ -101,7 +101,7 @@ def broken_checkpoints(pipeline: Pipeline) -> list[Problem]:
         if before is None:
             continue
         now = plan(pipeline, name)
-        again = f"go on as before, or begin it again: ottla pipeline run --full-refresh {name}"
+        again = f"undo the change, or start it again: ottla pipeline run --full-refresh {name}"
         if before["sources"] != now["sources"]:
             text = (
                 f"the checkpoint of {name} was made with other sources ({_names(before)}; now {_names(now)}): {again}"
@@ -123,7 +123,7 @@ def _moved(sink: Sink, before: dict[str, Any] | None, now: dict[str, Any]) -> li
     key = next((each for each in (*TARGET, "format") if before.get(each) != now.get(each)), "format")
     text = (
         f"the checkpoint of {sink.name} has written {key} {before.get(key)}, where its marker stands, and now it is "
-        f"{now.get(key)}: no batch is known to be written there. Go on as before, give the sink another name, or begin "
+        f"{now.get(key)}: no batch is known to be written there. Undo the change, give the sink another name, or start "
         f"it again: ottla pipeline run --full-refresh {sink.name}"
     )
     return [Problem(sink.line_of(key), text)]

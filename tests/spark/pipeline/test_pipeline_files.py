@@ -96,7 +96,7 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_line():
 @pytest.mark.parametrize(
     ("picked", "expected"),
     [
-        ("select key, value from ordres", "13: picked reads ordres, which nobody makes; did you mean orders?"),
+        ("select key, value from ordres", "13: picked reads ordres, which is not defined; did you mean orders?"),
         ("select key, rand() as value from orders", "13: picked calls rand, which is different"),
         ("select key, current_timestamp as value from orders", "13: picked calls current_timestamp"),
         ("select o.key, o.value from orders o join payments p on o.key = p.key", "13: picked joins the streams"),
@@ -112,7 +112,7 @@ def test_an_invalid_pipeline_is_refused_before_spark_starts(picked, expected):
 @pytest.mark.parametrize(
     ("picked", "said"),
     [
-        ("select key, value from ordres", "13: picked reads ordres, which nobody makes; did you mean orders?"),
+        ("select key, value from ordres", "13: picked reads ordres, which is not defined; did you mean orders?"),
         ("select key, value from picked", "13: picked reads itself, through other transforms or directly"),
         ("", "13: picked is no query: it begins with nothing, not with select"),
         ("select 1 as value", "16: the sink large has no stream: picked reads no source"),

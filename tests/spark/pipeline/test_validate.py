@@ -172,7 +172,7 @@ def line_with(file: Path, text: str) -> int:
         ("sources:", "configuration: {spark.sql.ansi.enabled: ja}\nsources:", "ansi", "it is true or false"),
         ("from: picked", "from: pickd", "from: pickd", "did you mean picked?"),
         ("from: counted", "from: counted\n    mode: update", "mode: update", "parquet is only added to: append, or"),
-        ("    from orders\n", "    from ordrs\n", "from ordrs", "picked reads ordrs, which nobody makes"),
+        ("    from orders\n", "    from ordrs\n", "from ordrs", "picked reads ordrs, which is not defined"),
         ("where value.price > 3", "where rand() > 0.5", "rand()", "picked calls rand, which is different"),
     ],
 )
