@@ -38,7 +38,7 @@ def run(*command: str | Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from the source distribution, as whoever packages it does: what that leaves out is missing here."""
+    """Built from the source distribution, as packagers do: files that it lacks are missing here."""
     out = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, REPOSITORY)
     return next(out.glob("ottla-*.whl"))

@@ -129,7 +129,7 @@ class Metrics:
         controls.add(int(context.cluster.is_controller))
         families.gauge("ottla_controller_epoch", "How often a controller was elected.").add(image.controller_epoch)
         has_session_lease = families.gauge(
-            "ottla_store_in_touch", "1 while the metadata store holds this broker for alive."
+            "ottla_store_session_alive", "1 while the broker's session in the metadata store is alive."
         )
         has_session_lease.add(int(context.cluster.has_session_lease))
         registration = context.cluster.registration
@@ -157,7 +157,7 @@ class Metrics:
     def _partition(self, families: Families, topic: str, index: int, partition: PartitionState) -> None:
         of = f'{{topic="{topic}",partition="{index}"}}'
         gauge = families.gauge
-        gauge("kafka_topic_partition_leader", "The broker that leads; -1: nobody.").add(partition.leader, of)
+        gauge("kafka_topic_partition_leader", "The broker that leads; -1: no leader.").add(partition.leader, of)
         preferred = int(partition.leader == partition.replicas[0])
         gauge("kafka_topic_partition_leader_is_preferred", "1 if its first replica leads.").add(preferred, of)
         gauge("kafka_topic_partition_replicas", "Replicas.").add(len(partition.replicas), of)

@@ -1,7 +1,7 @@
 """Metadata store of a cluster, opened by a command: reads the image, and sends requests as a broker.
 
-For repairs that only brokers may make: they authenticate with the secret that is in the store, so whoever runs the
-command must be able to read the store.
+For repairs that only brokers may make: they authenticate with the secret that is in the store, so the
+user of the command must be able to read the store.
 """
 
 from __future__ import annotations

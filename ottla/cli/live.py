@@ -174,7 +174,7 @@ class LiveView:
 
 
 class Column:
-    """Of a table: its heading and what is below it."""
+    """The heading and the rows of a table."""
 
     def __init__(self, heading: str, right: bool = False) -> None:
         self.heading = heading

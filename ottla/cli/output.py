@@ -30,7 +30,7 @@ def answer(as_json: bool, value: object, text: str | Callable[[], object]) -> No
 
 
 def print_json_line(value: object) -> None:
-    """One line for each event, of a command that goes on."""
+    """One line for each event, of a command that keeps running."""
     import json
 
     click.echo(json.dumps(value, ensure_ascii=False))

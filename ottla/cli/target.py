@@ -24,7 +24,7 @@ DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 PARTITIONS_SHOWN_MAX: Final = 5
 MIN_IN_SYNC: Final = "min.insync.replicas"
 PATIENCE_MS: Final = 15_000
-"""How long a command waits for an answer: less than a program would, because somebody waits at the terminal."""
+"""How long a command waits for an answer: less than a program would, because a person waits at the terminal."""
 
 HINTS: Final = {
     ErrorCode.leader_not_available: "`ottla topics describe` shows which brokers have its replicas: start one of them.",

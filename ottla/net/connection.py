@@ -382,7 +382,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._server.write_coalescing.send(self._transport, [reply] if isinstance(reply, bytes) else reply)
         if self._held is None or self._filled < self._need:
             self._proceed()
-        elif self._resuming is None:  # not here: whoever answers is in the middle of something
+        elif self._resuming is None:  # not here: the caller is sending a response
             self._resuming = self._server.runtime.call_soon(self._next_iteration)
         return None
 

@@ -48,7 +48,7 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def rename(self, path: str) -> None:
-        """Rename the file; the handle goes on with the new name, and never sees another file with the old one."""
+        """Rename the file; the handle continues with the new name, and never sees another file with the old one."""
 
     def sync(self) -> None:
         """Block until the device has it."""

@@ -227,7 +227,7 @@ class RealFile:
             if failure.errno not in (errno.EROFS, errno.EACCES) or writing:
                 raise _fault("open", self.path, failure) from failure
             try:
-                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)  # reads go on when the disk turned read-only
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)  # reads work on a read-only disk
             except OSError as again:
                 raise _fault("open", self.path, again) from again
         self._disk.opened(self)

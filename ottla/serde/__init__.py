@@ -4,7 +4,7 @@
     consumer = Consumer("orders", value_deserializer=AvroDeserializer("http://localhost:8081"))
 
 Each is a callable that takes what to convert and, if it wants to, where it goes (topic, "key" or "value", headers): as
-confluent-kafka's own serializers do, which can stand in for these, and these for them.
+confluent-kafka's own serializers do, which can replace these, and these them.
 """
 
 from ottla.serde.avro_serde import AvroDeserializer, AvroSerializer

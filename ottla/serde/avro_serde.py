@@ -11,7 +11,7 @@ from ottla.serde.registry import Framing, SchemaRegistry, SerializationContext, 
 
 
 def _fastavro() -> ModuleType:
-    """Loaded by whoever uses it: others need not have it."""
+    """Imported on first use: it is an optional package."""
     try:
         import fastavro
     except ImportError as missing:
@@ -45,8 +45,8 @@ class AvroSerializer:
 
 
 class AvroDeserializer:
-    """With a registry: each record is read by the schema it was written with, and (`schema`) shown as ours has it.
-    Without one `schema` is that of the writer."""
+    """With a registry: each record is read by its writer's schema, and returned in `schema` if given. Without one
+    `schema` is the writer's."""
 
     def __init__(
         self, registry: SchemaRegistry | str | None = None, *, schema: dict[str, Any] | str | None = None
@@ -78,7 +78,7 @@ class AvroDeserializer:
         return writer
 
     def _learn(self, references: tuple[tuple[str, str, int], ...], named: dict[str, Any]) -> None:
-        """What a schema builds on comes first."""
+        """Referenced schemas come first."""
         assert self._registry is not None
         for _, subject, version in references:
             found = self._registry.version(subject, version)

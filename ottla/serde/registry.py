@@ -27,7 +27,8 @@ MAGIC: Final = 0
 
 
 class RegistryError(Exception):
-    """A registry said no, or could not be reached. `status` is that of HTTP, `code` the registry's own; 0: none."""
+    """An error of the registry, or it could not be reached. `status` is that of HTTP, `code` the registry's own; 0:
+    none."""
 
     def __init__(self, message: str, status: int = 0, code: int = 0) -> None:
         super().__init__(message)
@@ -36,7 +37,7 @@ class RegistryError(Exception):
 
     @property
     def not_found(self) -> bool:
-        """The registry does not have what it was asked for. Any other 404 may come from somebody who is no registry."""
+        """The registry does not have the requested schema. Any other 404 may come from a server that is no registry."""
         return self.code in NOT_FOUND
 
 
@@ -125,7 +126,7 @@ def registry_of(given: SchemaRegistry | str) -> SchemaRegistry:
 
 
 class SerializationContext(Protocol):
-    """What the clients here give, and confluent-kafka's `SerializationContext`."""
+    """The context that clients pass: as here, or confluent-kafka's `SerializationContext`."""
 
     @property
     def topic(self) -> str: ...
@@ -154,7 +155,7 @@ class Framing:
 
 
 def unframed(data: bytes) -> tuple[int, bytes]:
-    """The schema's id, and what it describes."""
+    """The schema's id, and the encoded data."""
     if len(data) < _FRAME.size or data[0] != MAGIC:
         raise ValueError(f"no schema id stands before the data: it begins with {bytes(data[:5])!r}")
     return _FRAME.unpack_from(data)[1], data[_FRAME.size :]

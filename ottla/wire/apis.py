@@ -80,7 +80,7 @@ class Api(NamedTuple):
     flexible_from: int
     """From this version on, headers and bodies carry tagged fields (KIP-482)."""
     resource: ResourceType | None = None
-    """The resource that is checked; None: allowed to everybody, also unauthenticated."""
+    """The resource that is checked; None: allowed to all, also unauthenticated."""
     operation: AclOperation | None = None
     """The operation that has to be allowed on it."""
     advertised_min: int | None = None

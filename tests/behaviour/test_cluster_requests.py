@@ -250,7 +250,7 @@ class TestRealClients:
             consumer.close()
 
 
-class TestWhoIsWho:
+class TestMetadataOfAllBrokers:
     def test_all_brokers_return_the_same_metadata(self, brokers):
         reported = [cluster_of(broker) for broker in brokers.all]
         assert {each["controller_id"] for each in reported} == {1}

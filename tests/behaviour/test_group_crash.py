@@ -156,7 +156,7 @@ def test_a_rebalance_interrupted_by_a_kill_starts_again(start_broker: StartBroke
 
 
 def settle(members: list[RawMember], joined: list[RawMember] | None = None) -> None:
-    """Everybody joins (but those who asked already) and syncs, and has its own id to do."""
+    """All members join (except those with a pending JoinGroup) and sync, and each gets its own id as assignment."""
     for member in sorted(members, key=lambda member: member.member_id):  # who is new first: then all must rejoin
         if member not in (joined or []):
             member.send_join()
@@ -239,7 +239,7 @@ def test_consumers_read_everything_though_the_broker_is_killed_again_and_again(s
                     position = message.partition(), message.offset()
                     assert seen.setdefault(position, message.value()) == message.value()
                 elif message is None:
-                    with contextlib.suppress(confluent_kafka.KafkaException):  # nothing to commit, or nobody to take it
+                    with contextlib.suppress(confluent_kafka.KafkaException):  # nothing to commit, or no coordinator
                         consumer.commit(asynchronous=False)
         finally:
             consumer.close()

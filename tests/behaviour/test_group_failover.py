@@ -1,4 +1,4 @@
-"""Groups on a cluster: the broker that coordinates dies, and nobody loses its place."""
+"""Group coordinator failover on a cluster: offsets, memberships and assignments survive."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shared_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers
 def coordinator_of(brokers: Brokers, group: str) -> int:
 
     def ask() -> int | None:
-        admin = AdminClient({"bootstrap.servers": brokers.bootstrap})  # one that remembers nobody
+        admin = AdminClient({"bootstrap.servers": brokers.bootstrap})  # a client without metadata
         try:
             return int(admin.describe_consumer_groups([group])[group].result(20).coordinator.id)
         except confluent_kafka.KafkaException:

@@ -1,4 +1,4 @@
-"""A broker that hangs, as a real process among others: it loses its session, somebody else leads, and when it wakes up
+"""A broker that hangs, as a real process among others: it loses its session, another broker leads, and when it wakes up
 it joins again without having harmed anything."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records stay for a time or up to a size that can be set, whether anybody read them or not, and then go."""
+"""Retention by time and by size, independent of consumers."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_a_last_leader_with_an_empty_disk_does_not_delete_records_of_its_followe
 
 @pytest.mark.long
 def test_a_lost_log_is_restored_from_the_others_and_only_the_rest_is_missing(tmp_path):
-    """Also after the loss is accepted, and then nobody misses it any more."""
+    """Also after the loss is accepted; then it is not reported any more."""
     with LocalCluster(tmp_path / "brokers", 3) as cluster:
         cluster.start()
         kept = Kept(cluster, 3)

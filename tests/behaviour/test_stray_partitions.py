@@ -17,7 +17,7 @@ def test_files_of_a_topic_missing_in_the_metadata_are_quarantined(tmp_path):
             await broker.cluster.create_topics([TopicSpec("orders", 1, 1)])
             await until(lambda: broker.replicas.get("orders", 0))
             broker.replica_manager.find("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
-            with sqlite3.connect(tmp_path / "store.db") as db:  # as somebody might who restores an old store
+            with sqlite3.connect(tmp_path / "store.db") as db:  # as an operator might who restores an old store
                 db.execute("DELETE FROM node WHERE parent || '/' || name LIKE '%/topics/orders%'")
             db.close()
             await broker.cluster._view.reload()

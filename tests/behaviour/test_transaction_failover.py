@@ -56,7 +56,7 @@ def _is_in_sync(brokers: Brokers, name: str, index: int) -> bool:
 
 
 class Lines:
-    """Connections of one client to whoever it needs."""
+    """Connections of one client to the brokers it needs."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers

@@ -182,7 +182,7 @@ def test_a_revoked_partition_continues_at_its_committed_offset(broker: Served, t
             after = []
             while (record := consumer.next_within(1000)) is not None:
                 after.append((record.partition, record.offset))
-    # Nobody has said yet whether the record shown last was dealt with.
+    # The last returned record does not count as processed yet.
     first = before[-1].offset if before[-1].partition == kept.partition else 0
     assert after == [(kept.partition, offset) for offset in range(first, 20)]
 

@@ -253,7 +253,7 @@ class Example:
             self.positions[index] = self.data.draw(st.integers(0, len(self.model.logs[index]) + 1), "to")
 
     async def fetch_alone(self) -> None:
-        """Outside any session: as if nobody had ever asked before."""
+        """A full fetch outside any session."""
         model, bytes_max = self.model, self.data.draw(LIMITS, "fetch.max.bytes")
         wanted = self.limits(self.some("fetched alone"))
         answer = await Reader(self.reader.client, self.topic).fetch(wanted, [], bytes_max, epoch=-1)
@@ -344,7 +344,7 @@ def test_a_response_without_room_names_every_high_watermark_that_moved(server: S
 
 
 def test_no_partition_of_a_thousand_starves(server: Server) -> None:
-    """Whoever got records goes to the end: after n answers no partition is more than one answer ahead of another."""
+    """A partition that got records goes to the end: after n responses no partition is more than one response ahead."""
     count, per_answer, iterations = 1_000, 23, 3
 
     async def test() -> None:

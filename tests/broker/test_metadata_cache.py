@@ -1,4 +1,4 @@
-"""Metadata names a broker for a moment after it has left, and sends nobody there."""
+"""Metadata lists a broker for a moment after it was removed, without partitions."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_inter_broker_apis_are_advertised_to_brokers_only(tmp_path):
 async def log_in(
     client: Client, identity: BrokerIdentity, peer: int, nonce: bytes | None = None
 ) -> tuple[bytes, bytes]:
-    """Prove to be `identity`. The greeting and the proof, as somebody may overhear them."""
+    """Authenticate as `identity`. Returns both messages, as an eavesdropper would see them."""
     handshake = await client.call(SaslHandshakeRequest(mechanism=MECHANISM), SaslHandshakeResponse, 1)
     assert (handshake.error_code, handshake.mechanisms) == (0, [MECHANISM])
     connecting = Connecting(identity, peer, nonce or os.urandom(NONCE_BYTES))

@@ -22,7 +22,7 @@ PARTITION = re.compile(r"^ {6}(\S+)-(\d+)$")
 COPY = re.compile(r"^ {6}broker (\d+) +[█·]+ +(\d+) records  (.+)$")
 ROW = re.compile(r"^ {6}(\S+)-(\d+)((?:  +(?:-|[a-z][a-z, ]*\(\d+\)))+)$")
 STILL = ("routes", "notes", "spread", "TopicA", "three")
-"""Topics that nobody writes to while a picture is drawn."""
+"""Topics without writes while a picture is drawn."""
 HIGH = re.compile(r"^ {6}high watermark (.+)$")
 GROUP = re.compile(r"^ {6}group (\S+)$")
 SHARE = re.compile(r"^ {8}(\S+)-(\d+) ──▶ (\S+)$")

@@ -1,4 +1,4 @@
-"""A terminal for commands that believe somebody sits in front of them, and what its screen shows.
+"""A pseudo-terminal for interactive commands, and the content of its screen.
 
 The screen understands what Ottla's commands send: text, carriage return, new line, and the sequences of rich and click
 that move the cursor, erase, and colour. Anything else fails the test, so that a screen is never guessed.

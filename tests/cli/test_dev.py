@@ -372,12 +372,12 @@ def test_a_replica_that_was_stopped_cleanly_may_lead_also_when_no_broker_answers
         assert "writing 10 records to orders…" in said
         assert "still trying" not in said
         terminal.press("3k")
-        shows(terminal, STOPPED, "nobody to lead", controllers=0)
+        shows(terminal, STOPPED, "no leader", controllers=0)
         status = subprocess.run(
             [*OTTLA, "dev", "status", "--data", data], capture_output=True, text=True, timeout=60, check=True
         ).stdout
-        assert re.search(r"^orders-0 +nobody +1,2,3 +3 +2 ", status, re.MULTILINE), status
-        assert "controller: nobody" in status
+        assert re.search(r"^orders-0 +none +1,2,3 +3 +2 ", status, re.MULTILINE), status
+        assert "controller: none" in status
         terminal.press("2r")
         shows(terminal, STOPPED_IS_BACK, "broker 2 to lead")
         terminal.press("q")

@@ -17,7 +17,7 @@ TRANSACTIONAL = 0x10
 
 @pytest.fixture
 def broker(tmp_path: Path):
-    """It takes what a producer of old would send whose request came too late: nobody checks that it may."""
+    """WriteTxnMarkers as from an old producer whose request came too late: it is not checked."""
     broker = WatchedBroker(tmp_path / "broker", "--set", "transaction.partition.verification.enable=false").start()
     yield broker
     broker.close()

@@ -18,7 +18,7 @@ TIMEOUT_S = 60.0
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """In a loop of its own; what asyncio complains of (tasks, futures that nobody looked at) fails the test."""
+    """In a loop of its own; errors that asyncio reports (tasks and futures that were never awaited) fail the test."""
     complaints: list[str] = []
 
     async def watched() -> T:

@@ -78,7 +78,7 @@ class Scenario:
             assert actual == expected, f"{event}\n  expected: {expected}\n    actual: {actual}"
 
     def decide(self) -> None:
-        """Until nobody has anything more to say, as the driver does: one machine may wait for another's word."""
+        """Until no machine has an action, as the driver does: one machine may wait for another."""
         said = True
         while said:
             said = False

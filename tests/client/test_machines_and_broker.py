@@ -75,7 +75,7 @@ async def consume(bootstrap: tuple[str, int], topic: str, count: int, settings: 
 async def create(bootstrap: tuple[str, int], topic: str) -> None:
     async with Admin(f"{bootstrap[0]}:{bootstrap[1]}") as admin:
         await admin.create_topics([NewTopic(topic, PARTITIONS)])
-        # Without acknowledgements nobody hears that a leader had not heard of its topic yet.
+        # With acks=0 the client does not learn that a leader did not know the topic yet.
         await admin.list_offsets({TopicPartition(topic, index): "latest" for index in range(PARTITIONS)})
 
 

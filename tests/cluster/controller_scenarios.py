@@ -6,7 +6,7 @@
     stop 3 · kill 2               -> 1@0 1+2/1,2,3          behind the plus: eligible
     start 3                                                 after `stop` nothing is lost, after `kill` perhaps something
     start 3 damaged=t                                       and the log of this partition was found damaged
-    bounce 1                                                killed and back before anybody noticed
+    bounce 1                                                killed and restarted within its session
     blink 1                                                 its session ended, and it registered again; it ran all along
     restore 1                                               back, with a copy of its files from before its last start
     drain 1                                                 about to stop
@@ -14,9 +14,9 @@
     elect t unclean · balance · move t 2,3 · cancel t · set t min.insync.replicas=1
     epochs t                      -> 5:2                    leader_epoch:partition_epoch
 
-On the right stands the topic that was named last, one partition after the other; `-` is nobody; a refusal reads as its
-code. `isr` may say by= (who asks), leader_epoch=, partition_epoch=, old= (a replica named by the registration before
-its last). A replica that moves in or out stands behind the replicas: `/1,2,3 in=3 out=1`.
+On the right stands the topic that was named last, one partition after the other; `-` is no broker; a refusal reads as
+its code. `isr` may say by= (who asks), leader_epoch=, partition_epoch=, old= (a replica named by the registration
+before its last). A replica that moves in or out stands behind the replicas: `/1,2,3 in=3 out=1`.
 
 After each step: the image is what the store says, a controller that takes over finds nothing to do, and epochs have not
 gone back.
@@ -129,7 +129,7 @@ class ControllerScenario:
         self.world.commit(controller.brokers_gone(self.world.image, live))
 
     def do_blackout(self, *words: str) -> None:
-        """Everybody at once, and no controller to see it."""
+        """All brokers at once, without a controller."""
         gone = [int(word) for word in words]
         for broker in gone:
             del self.world.tree.nodes[layout.broker_path(broker)]

@@ -340,7 +340,7 @@ def lose_what_is_read_after(cluster: Cluster) -> list[str]:
 
 
 async def controls(cluster: Cluster) -> None:
-    """Wait until this broker does what a controller does, and everybody would read the same in the store."""
+    """Wait until this broker acts as controller, and the store agrees."""
     await until(lambda: cluster.is_controller)
     await cluster.create_topics([TopicSpec("t", 1, 1)])
     assert cluster.image.topic("t") is not None
@@ -419,7 +419,7 @@ def test_a_broker_that_registers_during_a_campaign_is_in_the_image(store):
             joining = asyncio.ensure_future(three.register(registration(3)))
             await registers.wait()  # it has seen that 1 controls
             await one.close()
-            await standing.wait()  # 2 has seen nobody but itself
+            await standing.wait()  # 2 has seen only itself
             await joining
             registered.set()
             await until(lambda: two.is_controller or three.is_controller)

@@ -53,7 +53,7 @@ def test_a_store_that_another_broker_is_creating_is_not_refused(tmp_path, monkey
     others: list[threading.Thread] = []
 
     class Overtaken(sqlite3.Connection):
-        """Somebody else makes the store just before one of our first statements."""
+        """Another process creates the store just before one of our first statements."""
 
         def execute(self, sql, *args):
             if sql == statement and not others:

@@ -64,7 +64,7 @@ UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Token:
-    """A request of somebody, by name."""
+    """A request of a member, by name."""
 
     def __init__(self, member: str) -> None:
         self.member = member

@@ -1,4 +1,4 @@
-"""The assignors of the coordinator: everybody served, evenly, and nothing moved that need not be."""
+"""Server-side assignors (KIP-848): complete, balanced, and with few moves."""
 
 from __future__ import annotations
 

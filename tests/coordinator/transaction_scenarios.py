@@ -13,7 +13,7 @@
     wait 60s · fail CODE · reload · forget · epoch 9    the log refuses the next record; another coordinator takes over;
                                                         unused ids are looked for; nine transactions later
 
-Everybody speaks of the transactional id `x` unless `id=` says otherwise, and uses the identity it was told last unless
+Each client uses the transactional id `x` unless `id=` is given, and its last producer id and epoch unless
 `as=1:0` does. `timeout=5s` goes with init. After each step the log is read again, whole and compacted.
 """
 

@@ -87,7 +87,7 @@ class Program:
 
     @property
     def broke(self) -> bool:
-        """Whether it ended badly, and nobody told it to end."""
+        """Whether it failed without having been stopped."""
         return not self._stopping and (self._process.poll() or 0) != 0
 
     def kill(self) -> None:
@@ -322,7 +322,7 @@ class Ring:
         return found
 
     def committed(self, group: str, topic: str) -> int:
-        """The offsets that the group has committed, summed up over the partitions; 0 while nobody can tell."""
+        """The committed offsets of the group, summed up over the partitions; 0 while unknown."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group, **QUIET})
         try:
             found = consumer.committed(self._partitions(consumer, topic), timeout=30)

@@ -66,6 +66,6 @@ class WatchedBroker(BrokerProcess):
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def complaints(self, since: int = 0, allowed: Sequence[str] = ()) -> list[str]:
-        """Lines of the log, from a byte position on, that nobody said to expect."""
+        """Lines of the log, from a byte position on, that no test has announced."""
         found = [line for line in self.log_text()[since:].splitlines() if COMPLAINT.search(line)]
         return [line for line in found if not any(re.search(pattern, line) for pattern in allowed)]

@@ -46,7 +46,7 @@ class Brokers(LocalCluster):
         return self.bootstrap_all
 
     def close(self) -> None:
-        """Nobody will want its data."""
+        """Its data is not needed any more."""
         self.kill()
 
     def restore(self) -> None:

@@ -92,7 +92,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("assignor", sorted(ASSIGNORS))
 def test_one_group_with_other_clients(broker, make_topic, start_members, group, assignor):
-    """Whoever leads: first we do, then, when ours are gone, one of theirs."""
+    """With either group leader: first ours, then, after ours are gone, one of theirs."""
     topic = make_topic(partitions=8)
     specs = [
         {"name": name, "client": name, "group": group, "topics": [topic], "assignor": assignor}

@@ -88,7 +88,7 @@ def test_one_group_of_three_different_clients(broker, make_topic, make_group, as
         group.add(client=client)
     group.settle([2, 2, 2])
     assert_each_read_once_by_its_owner(broker, [group], topic, 6, "mixed")
-    # Whoever led the group: one after another is killed, and another client has to lead.
+    # With each group leader: one after another is killed, and another client has to lead.
     group.kill(group.members[0])
     group.settle([3, 3])
     group.kill(group.members[0])
@@ -127,7 +127,7 @@ def test_a_topic_that_gains_partitions_is_read_in_full(broker, admin, make_topic
 
 
 def test_a_static_member_comes_back_without_a_rebalance(broker, make_topic, make_group, client):
-    """It is killed and started again within its session: nobody else is disturbed, and it has what it had."""
+    """A static member is killed and restarted within its session: no rebalance, and the same partitions."""
     group = make_group(make_topic(partitions=4), client=client, session_ms=20_000)
     stays = group.add_one(instance="one")
     goes = group.add_one(instance="two")

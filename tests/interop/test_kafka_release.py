@@ -35,7 +35,7 @@ RELEASES = {"4.3": KAFKA_4_3, "4.2": KAFKA_4_2, "4.1": KAFKA_4_1, "4.0": KAFKA_4
 """The highest version of each API that a broker of the release tells a client, newest release first."""
 
 BETWEEN_BROKERS = {4, 5, 6, 7, 56, 58, 67}
-"""Asked by brokers and controllers of Kafka only, and passed over by whoever guesses."""
+"""Keys of requests of Kafka's brokers and controllers only."""
 
 
 def guess(served: dict[int, int], passed_over: set[int]) -> str | None:

@@ -26,7 +26,7 @@ def cluster(tmp_path):
 
 
 def alive(pid):
-    """A zombie does not count: nobody need have waited for it."""
+    """A zombie process does not count."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"

@@ -1,4 +1,4 @@
-"""Compaction and transactions: aborted records go at once, markers when nobody needs them any more."""
+"""Compaction and transactions: aborted records are removed at once, markers after the delete horizon."""
 
 from __future__ import annotations
 

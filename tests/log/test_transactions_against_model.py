@@ -36,7 +36,7 @@ class Model:
         return found
 
     def last_stable(self, high_watermark: int) -> int:
-        """As somebody sees it who knows nothing behind the high watermark."""
+        """As a consumer sees it that reads up to the high watermark."""
         return min([high_watermark, *self.open(high_watermark).values()])
 
     def aborted(self, start: int, end: int) -> set[tuple[int, int]]:

@@ -195,7 +195,7 @@ def test_an_older_copy_of_a_last_leader_waits_for_all_though_nothing_is_known_to
 
 
 def provisional() -> Partition:
-    """A last leader that was killed leads, since nobody else was there."""
+    """A last leader that was killed leads, since no other replica was alive."""
     log = PartitionLog.open(SimDisk(Random(1)), "/t-0", LogConfig(), now_ms=NOW_MS)
     partition = Partition("t", bytes(16), 0, 1, log, AppendPolicy())
     partition.become(State((1, 2, 3), 1, 0, (1,), 0))

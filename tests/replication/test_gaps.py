@@ -1,4 +1,4 @@
-"""Replicas that lack something: only what no replica has is missing, and nobody deletes what it has."""
+"""Gaps: an offset is missing only if no replica has it, and no replica deletes its records because of another's gap."""
 
 from __future__ import annotations
 

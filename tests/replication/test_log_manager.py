@@ -1,4 +1,4 @@
-"""What a broker does while nobody asks: trouble with one partition is no trouble for the others."""
+"""Log manager: an error of one partition does not stop the others."""
 
 from __future__ import annotations
 

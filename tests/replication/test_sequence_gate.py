@@ -1,4 +1,4 @@
-"""A producer that nobody knows yet sends one batch behind the other, and the first is refused for the moment."""
+"""Sequence gate: the first batch of a new producer is refused for the moment, and so are the batches after it."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ async def begin(broker: Broker, client: Client) -> int:
 
 
 @pytest.mark.parametrize("version", [11, 12])
-def test_a_batch_behind_one_that_the_coordinator_refused_is_refused(
-    tmp_path: Path, version: int
-):
+def test_a_batch_behind_one_that_the_coordinator_refused_is_refused(tmp_path: Path, version: int):
     """Or the first, when it comes again, would be taken for one that was appended long ago: lost, and acknowledged."""
 
     async def test() -> None:
@@ -86,9 +84,7 @@ def test_a_batch_behind_one_that_the_coordinator_refused_is_refused(
 
 
 @pytest.mark.parametrize("replicas", [(1,), (1, 2)])
-def test_a_batch_behind_one_for_an_unknown_partition_is_refused(
-    tmp_path: Path, replicas: tuple[int, ...]
-):
+def test_a_batch_behind_one_for_an_unknown_partition_is_refused(tmp_path: Path, replicas: tuple[int, ...]):
     """A broker hears of a new topic later than the client does: between two batches, now and then."""
 
     async def test() -> None:

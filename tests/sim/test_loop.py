@@ -1,4 +1,4 @@
-"""Virtual time: asyncio as everybody knows it, without waiting; processes that pause and die."""
+"""Virtual time: asyncio without waiting; processes that are paused and killed."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Arena:
         time.sleep(self.random.uniform(low, high))
 
     def snapshot(self) -> ClusterSnapshot:
-        """How the cluster looks to whoever answers first."""
+        """The cluster as the first broker that answers describes it."""
 
         async def look() -> ClusterSnapshot | None:
             watcher = MetadataWatcher()
@@ -120,7 +120,7 @@ class Arena:
         return self.cluster[shard.leader] if shard is not None and led else self.random.choice(self.brokers)
 
     def acknowledged_since(self, moment: float) -> bool:
-        """Whether somebody was told of a record of each partition after this."""
+        """Whether a client got a record of each partition after this."""
         return all(
             max(writer.last_acknowledged[n] for writer in self.writers) > moment
             for n in range(self.writers[0].partitions)
@@ -167,7 +167,7 @@ def kill_controller(arena: Arena) -> None:
 
 
 def kill_and_start_at_once(arena: Arena) -> None:
-    """Faster than anybody's session ends."""
+    """Faster than a session expires."""
     broker = arena.random.choice(arena.brokers)
     broker.kill()
     broker.launch()
@@ -197,7 +197,7 @@ def pause_briefly(arena: Arena) -> None:
 
 
 def pause_beyond_the_session(arena: Arena) -> None:
-    """A leader that wakes up when another has long taken its place."""
+    """A leader that resumes after another broker was elected."""
     broker = arena.random.choice([arena.leader(), arena.controller()])
     broker.pause()
     arena.rest(1.2 * arena.session_s, 2.5 * arena.session_s)
@@ -273,7 +273,7 @@ def slow_links(arena: Arena) -> None:
 
 
 def cut_and_kill(arena: Arena) -> None:
-    """A leader that could not be followed dies; whoever takes over has all that was acknowledged."""
+    """A leader without reachable followers dies; the next leader has all acknowledged records."""
     broker = arena.leader()
     arena.proxies.cut(_around(arena, broker))
     arena.rest(0.2, 5)
@@ -306,7 +306,7 @@ def zookeeper_outage(arena: Arena) -> None:
 
 
 def zookeeper_outage_and_kill(arena: Arena) -> None:
-    """A leader dies while nobody can be told."""
+    """A leader dies while the store is unreachable."""
     ensemble = arena.cluster.ensemble
     assert ensemble is not None
     for server in ensemble.servers:
@@ -331,7 +331,7 @@ def replace_copiers(arena: Arena) -> None:
 
 
 def kill_coordinator(arena: Arena) -> None:
-    """In the middle of transactions: whoever takes over ends what was prepared."""
+    """During transactions: the next coordinator completes prepared ones."""
     arena.coordinator().kill()
     arena.rest(0, 4)
 
@@ -357,7 +357,7 @@ def damage_a_file(arena: Arena) -> None:
 
 
 def flip_a_bit(arena: Arena) -> None:
-    """Of a replica that runs, in a file that nobody but the scrub reads again."""
+    """In a file of a running replica that only the scrub reads again."""
     broker = arena.random.choice(arena.brokers)
     if not arena.wait_until_whole() or (flipped := files.flip_a_bit(broker.data, arena.random)) is None:
         return

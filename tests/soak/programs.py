@@ -80,7 +80,7 @@ class Program:
                 self._launch()
 
     def replace(self) -> None:
-        """Another takes its place while it hangs, and knows nothing of it."""
+        """Another process takes over while it hangs."""
         with self._lock:
             assert self._process is not None
             if self._process.poll() is None:

@@ -186,7 +186,7 @@ class Round:
         self.say(f"all replicas in sync and all partitions written to after {time.monotonic() - peace:.2f} s")
 
     def _catch_up(self, reader: Reader, members: list[Member]) -> None:
-        """Until whoever reads along has seen all there is, and then no longer."""
+        """Until the readers have read all records."""
         history, deadline = self.history, time.monotonic() + CATCH_UP_SECONDS
         while min(history.read_count(READER), history.read_count(GROUP)) < history.counts["acknowledged"]:
             if time.monotonic() > deadline or history.violations:

@@ -141,7 +141,7 @@ class Driver:
         return [max(each, key=lambda entry: int(entry.name)) for each in entries if each]
 
     def wait_for_batches(self, count: int) -> None:
-        """A query that failed ends the driver, and whoever watches it starts it again: as here."""
+        """A failed query ends the driver, and its supervisor starts it again."""
         target = self.batches() + count
 
         def there() -> bool:

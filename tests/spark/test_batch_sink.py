@@ -172,7 +172,7 @@ def test_columns_that_a_batch_sink_needs_are_asked_for(spark, broker, create: Cr
 
 
 def test_a_batch_that_fails_leaves_no_transaction_open(spark, broker, create: Create, tmp_path):
-    """Whoever reads committed records would wait for it."""
+    """Otherwise read_committed consumers would wait for it."""
     source, sink = create(2), create(1)
     fill(broker.bootstrap, source, 100)
     each = BatchSink("ottla", {"kafka.bootstrap.servers": broker.bootstrap, "topic": sink})

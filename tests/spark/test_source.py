@@ -209,7 +209,7 @@ def test_a_stream_waits_for_enough_but_not_for_ever(source, fill, create: Create
         assert sorted(seen) == list(range(10))
     finally:
         query.stop()
-    # Whoever reads what is available now waits for nothing.
+    # availableNow does not wait.
     seen_now, _ = run(source(True, subscribe=topic, **waiting), tmp_path / "other")
     assert sum(map(len, seen_now.values())) == 10
 

@@ -1,4 +1,4 @@
-"""Fetch: a slice of the log for everybody who asks, or a wait until there is one (KIP-227, KIP-392).
+"""Fetch: a slice of the log for consumers and followers, or a wait until there is one (KIP-227, KIP-392).
 
 A request that finds less than it wants (`fetch_reader`) is delayed in its session; appends wake it. Several appends in
 one iteration of the loop give one answer.
@@ -130,9 +130,7 @@ class FetchHandler:
             leader_id, leader_epoch = self.replica_manager.leader_of(topic, index)
         # As in Kafka: null where the log was asked, empty where there was none to ask.
         aborted: list[tuple[int, int]] | None = [] if failure.code in _NOT_THERE else None
-        return PartitionFetched(
-            index, failure.code, leader_id=leader_id, leader_epoch=leader_epoch, aborted=aborted
-        )
+        return PartitionFetched(index, failure.code, leader_id=leader_id, leader_epoch=leader_epoch, aborted=aborted)
 
 
 class DelayedFetch:
@@ -176,7 +174,7 @@ class DelayedFetch:
         message, session = reader.message, reader.session
         self._marked = False
         if not session.is_session:
-            session.all_dirty()  # nobody has noted what may have news
+            session.all_dirty()  # changes were not marked
         if self._look_first and not expired:
             _, size, urgent = reader.look()
             if size < message.bytes_min and not urgent:
@@ -190,7 +188,7 @@ class DelayedFetch:
             else:
                 found, size, _ = reader.look()
                 reply = reader.finish(found, size)
-        except Exception as failure:  # nobody else would ever answer
+        except Exception as failure:  # no other code would answer
             log.error("Fetch failed", exc_info=failure)
             reader.request.connection.close("Fetch failed")
         if not isinstance(reply, Pending):

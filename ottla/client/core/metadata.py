@@ -295,8 +295,8 @@ class Metadata:
             due = self._refreshed_at + settings.metadata_max_age_ms / 1000
         if self._asked_at is not None:
             due = max(due, self._asked_at + settings.retry_backoff_s(self._attempts))
-        everybody = [*self.brokers, *(broker.node_id for broker in self.bootstrap)]
-        return max(due, min(map(self.reachable_at, everybody)))
+        all_nodes = [*self.brokers, *(broker.node_id for broker in self.bootstrap)]
+        return max(due, min(map(self.reachable_at, all_nodes)))
 
     def answered(self, send: Send, response: Message, now: float) -> None:
         assert send is self._in_flight, "the answer to a question that was not asked"

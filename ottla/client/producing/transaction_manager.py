@@ -82,7 +82,7 @@ class TransactionState(Enum):
     ABORTABLE_ERROR = "inside a transaction that can only be aborted"
     COMMITTING = "committing"
     ABORTING = "aborting"
-    PREPARED = "done with a transaction that somebody else ends"
+    PREPARED = "handed over a transaction that another process ends"
     FATAL_ERROR = "of no more use"
 
 
@@ -321,7 +321,7 @@ class TransactionManager:
             case TxnOffsetCommitResponse():
                 code = _worst([each.error_code for topic in response.topics for each in topic.partitions])
             case _:
-                raise AssertionError(f"nobody asked for {response}")
+                raise AssertionError(f"unexpected response {response}")
         if code is not ErrorCode.none:
             self._settle(code, now)
             return

@@ -58,7 +58,7 @@ def test_a_topic_is_only_checked_when_that_is_asked_for(broker: Served, fresh_na
 
 
 def test_offsets_of_partitions_that_were_just_added_are_found(broker: Served, fresh_name):
-    """The client knew the topic with fewer partitions, and whoever answers Metadata may know it so for a while."""
+    """The client knew the topic with fewer partitions, and the broker that answers Metadata may do so for a while."""
 
     async def scenario() -> None:
         topic = fresh_name()

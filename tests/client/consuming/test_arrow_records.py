@@ -1,4 +1,4 @@
-"""Columns in and out of real topics, beside the records that everybody else writes and reads."""
+"""Arrow columns in and out of real topics, beside records of other clients."""
 
 from __future__ import annotations
 

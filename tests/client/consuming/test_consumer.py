@@ -360,7 +360,7 @@ def test_a_static_member_restarts_without_a_rebalance(broker: Served, fresh_name
         diary = Diary()
         async with Consumer(group_instance_id="stays", **settings) as stays:
             stays.subscribe([topic], listener=diary)
-            polling = asyncio.create_task(read(stays, 1000))  # goes on to the end: whoever does not poll is put out
+            polling = asyncio.create_task(read(stays, 1000))  # continues to the end: max.poll.interval.ms
             async with Consumer(topic, group_instance_id="restarts", **settings) as restarts:
                 await until(lambda: len(stays.assignment()) == len(restarts.assignment()) == 2, "half each")
                 await write(broker.bootstrap, topic, numbers(40), partitioner="round_robin")

@@ -228,7 +228,7 @@ def test_scenario(lines):
 
 
 class Run:
-    """A consumer on a cluster that the seed makes misbehave, while somebody writes."""
+    """A consumer on a cluster with faults chosen by the seed, while records are written."""
 
     def __init__(self, seed: int, consumer: ConsumerSettings, *, partitions: int = 3, trouble: float = 0.15) -> None:
         self.chance = Random(seed)

@@ -1,4 +1,4 @@
-"""TLS on one side and none on the other, with real TLS on the side that has it: everybody is told what is wrong."""
+"""TLS on one side only, with real TLS: client and broker report the reason."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tls_port(certificate: Path) -> Iterator[int]:
-    """Whoever listens there wants a handshake first."""
+    """A server that expects a TLS handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
 

@@ -189,7 +189,7 @@ def test_a_handed_over_transaction_is_ended_by_an_admin_client(broker: Served, f
                 await producer.begin_transaction()
                 await producer.send(topic, b"%d" % number)
                 handed.append(await producer.hand_over_transaction())
-                with pytest.raises(ClientError, match="somebody else ends"):
+                with pytest.raises(ClientError, match="another process ends"):
                     await producer.commit_transaction()
         async with Producer(broker.bootstrap, transactional_id=f"{topic}-taken-over"):
             pass
@@ -215,7 +215,7 @@ def test_a_producer_that_has_handed_over_takes_its_id_over_for_the_next_transact
                 handed = await producer.hand_over_transaction()
                 if outcome is not None:  # else it is aborted as the id is taken over
                     await admin.end_transaction(handed, committed=outcome)
-                with pytest.raises(ClientError, match="somebody else ends"):
+                with pytest.raises(ClientError, match="another process ends"):
                     await producer.begin_transaction()
                 await producer.init_transactions()
             async with Producer(broker.bootstrap, transactional_id=topic):

@@ -33,7 +33,7 @@ def postgres() -> Iterator[LocalPostgres]:
 
 @pytest.fixture
 def database(postgres: LocalPostgres) -> Iterator[str]:
-    """The address of a database that nobody else uses."""
+    """The address of a database for this test alone."""
     import psycopg
 
     name = f"test_{uuid.uuid4().hex[:12]}"

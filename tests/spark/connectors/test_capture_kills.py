@@ -33,7 +33,7 @@ def test_changes_are_stored_once_though_the_driver_is_killed(database, tmp_path)
 
     def write() -> None:
         with psycopg.connect(database, autocommit=True) as db:
-            # What comes and goes before there is a slot, nobody sees.
+            # Changes before there is a slot are not captured.
             slots = "select count(*) from pg_replication_slots where database = current_database()"
             while not stop.is_set() and db.execute(slots).fetchone() == (0,):
                 stop.wait(0.05)

@@ -309,7 +309,7 @@ def test_a_query_that_fails_leaves_the_others_running_and_sigterm_to_all_process
 
 @pytest.mark.timeout(1500)
 def test_the_first_pipeline_works_at_once_and_a_malformed_record_is_named(broker, tmp_path, monkeypatch):
-    """As somebody types it who has just installed it: init, and the commands that init names."""
+    """As after an installation: init, and the commands that init names."""
     monkeypatch.setenv("BOOTSTRAP", broker.bootstrap)
     monkeypatch.setenv("OTTLA_BOOTSTRAP_SERVERS", broker.bootstrap)
     file = tmp_path / "first.yaml"
