@@ -56,7 +56,7 @@ def missing(named: list[Function]) -> list[str]:
 
 
 def problem(named: list[Function], trace: Trace) -> str | None:
-    """What is not true of the walk: a function that is not called, or not in this place. The first calls of the
+    """What is not true of the walk: a function that is not called, or not in this order. The first calls of the
     functions come in the order in which these are first named; and all calls, those of one that is named again too,
     in the order of the walk."""
     first: dict[Function, int] = {}
@@ -76,7 +76,7 @@ def problem(named: list[Function], trace: Trace) -> str | None:
     return None
 
 
-def check(title: str, trace: Trace) -> None:
-    named = walks(PAGE.read_text())[title]
+def check(title: str, trace: Trace, page: Path = PAGE) -> None:
+    named = walks(page.read_text())[title]
     assert not missing(named)
     assert (wrong := problem(named, trace)) is None, wrong
