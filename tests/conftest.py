@@ -140,7 +140,7 @@ SHARING_SPARK = (
     "tests/spark/test_sink.py",
     "tests/spark/test_source.py",
     "tests/spark/connectors/test_parquet.py",
-    "tests/spark/connectors/test_postgres_in_spark.py",
+    "tests/spark/connectors/test_postgres.py",
     "tests/spark/pipeline/test_validate.py",
 )
 """Files whose tests use one Spark session, which takes ten seconds to start."""

@@ -185,6 +185,15 @@ def test_tests_that_a_page_names_are_there(page):
         assert f"def {test.rsplit('::', 1)[-1]}(" in source.read_text(), f"{file}::{test}"
 
 
+def test_scenarios_that_the_proof_names_are_there():
+    rows = [line for line in (REPOSITORY / "docs" / "proof.md").read_text().splitlines() if "scenario" in line]
+    named = [quoted.removesuffix(" …") for row in rows for quoted in re.findall(r'"([^"]+)"', row)]
+    files = (REPOSITORY / "tests" / "scenarios").glob("*.txt")
+    headings = [line[2:] for file in files for line in file.read_text().splitlines() if line.startswith("# ")]
+    assert len(named) > 5
+    assert [each for each in named if not any(heading.startswith(each) for heading in headings)] == []
+
+
 def test_the_file_map_lists_every_module_with_its_first_words():
     document = file_map.DOCUMENT.read_text()
     assert document == file_map.with_map(document), "run: python tools/file_map.py"
@@ -257,6 +266,26 @@ def test_broker_and_coordinator_use_the_partition_not_its_log():
 def test_the_tests_that_start_spark_in_make_test_are_there():
     texts = [path.read_text() for path in (REPOSITORY / "tests" / "spark").rglob("test_*.py")]
     assert {name for name in IN_MAKE_TEST if not any(f"def {name}(" in text for text in texts)} == set()
+
+
+def test_every_module_has_a_test_file_or_is_listed_with_one():
+    """`tests/<room>/**/test_x.py` for module `x`, or a row of docs/testing.md."""
+    modules = [path.relative_to(REPOSITORY / "ottla") for path in python_files() if name_of(path).startswith("ottla/")]
+    tests = {(path.relative_to(REPOSITORY / "tests").parts[0], path.name) for path in python_files() if in_tests(path)}
+    alone = {
+        str(path)
+        for path in modules
+        if path.name != "__init__.py"
+        and not generated(REPOSITORY / "ottla" / path)
+        and (path.parts[0], f"test_{path.name}") not in tests
+    }
+    _, _, section = (REPOSITORY / "docs" / "testing.md").read_text().partition("## Modules without a test file")
+    rows = re.findall(r"^\| (`tests/.+`) \| (.+) \|$", section.partition("\n## ")[0], flags=re.MULTILINE)
+    assert sorted(name for _, named in rows for name in re.findall(r"`([^`]+)`", named)) == sorted(alone)
+
+
+def in_tests(path: Path) -> bool:
+    return name_of(path).startswith("tests/")
 
 
 def identifiers(path: Path) -> set[str]:

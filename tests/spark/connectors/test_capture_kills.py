@@ -18,7 +18,7 @@ import psycopg
 
 from ottla.local.waiting import wait_for
 from tests.spark.connectors.test_capture import run
-from tests.spark.connectors.test_postgres_in_spark import rows
+from tests.spark.connectors.test_postgres import rows
 
 pytestmark = pytest.mark.timeout(600)
 

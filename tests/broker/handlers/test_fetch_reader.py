@@ -1,4 +1,4 @@
-"""The Fetch answer against a simple model of Kafka's rules: limits, whole batches, who is named, whose turn it is.
+"""FetchReader against a simple model of Kafka's rules: limits, whole batches, named partitions, fair order.
 
 The broker is a real one, asked over a real connection; only the records are appended without a client.
 """
