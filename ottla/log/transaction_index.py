@@ -131,7 +131,7 @@ class TransactionIndex:
 
     def add(self, entry: AbortedTransaction) -> None:
         """The batch is in the log, so this cannot fail: if the disk refuses, the next sync tries again. An unreadable
-        index is left to the next reader, who rebuilds it from the log."""
+        index is left to the next reader, which rebuilds it from the log."""
         try:
             entries = self.entries
         except TransactionIndexDamaged:

@@ -402,7 +402,7 @@ class _Verification:
             return
         path = f"{self._path}/{manifest.FILE_NAME}"
         if not self._disk.exists(path):
-            what = "it is missing: until it is rebuilt, only checkpoints tell which files the log must have"
+            what = "it is missing: until it is rebuilt, only checkpoints prove which files the log must have"
             self._found(path, what, REBUILT)
         left = {*(() if self._manifest is None else self._manifest.snapshots), *([ended] if ended > began else [])}
         for offset in sorted(left.difference(snapshots)):

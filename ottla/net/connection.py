@@ -182,7 +182,7 @@ class Connection(asyncio.BufferedProtocol):
         end = len(data)
         need = 4
         replies: list[Buffer] = []
-        collected = 0  # bytes of them: who does not read the answers has no more requests served
+        collected = 0  # bytes of them: a client that does not read responses gets no more requests served
         server = self._server
         send = server.write_coalescing.send
         frames_left = FRAMES_PER_ITERATION

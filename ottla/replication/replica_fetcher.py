@@ -1,6 +1,6 @@
 """Replica fetchers: one fetch loop for each broker that leads a partition of which this broker has a follower.
 
-Who sends what: this broker sends Fetch as a replica, over its own connection to the leader. A fetch offset tells the
+Protocol: this broker sends Fetch as a replica, over its own connection to the leader. A fetch offset tells the
 leader that this replica has everything before it. What is durable: appended records, as far as the disk has been
 flushed (safety comes from replication, not from the disk). If the leader returns a diverging epoch, the log is
 truncated, durably, before the next Fetch: otherwise a crash would bring back records that no other replica has. What

@@ -134,7 +134,7 @@ class Node:
         runtime, broker = self._runtime, self.broker
         if runtime is None or broker is None or not self.ready or self.stopping:
             return
-        self._say("is told to stop")
+        self._say("gets SIGTERM")
         self.stopping = True
         runtime.loop.call_soon(self._stop, runtime, broker)
         self._world.kernel.call_later(STOP_SECONDS, self._give_up_stopping, runtime)

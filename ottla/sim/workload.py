@@ -300,7 +300,7 @@ class Surveyor(Client):
     @property
     def state(self) -> str:
         silent = [str(index) for index in range(self.partitions) if not self._answered.get(index)]
-        return f"is not told where partitions {', '.join(silent)} end"
+        return f"has no end offsets of partitions {', '.join(silent)}"
 
 
 class Member(Client):

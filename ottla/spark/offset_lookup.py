@@ -36,9 +36,8 @@ class OffsetLookup:
         return self.topics()[0]
 
     def topics(self, *, only_there: bool = False) -> tuple[list[TopicPartition], dict[str, bytes]]:
-        """All partitions that the options mean, and the ids of their topics. UnknownTopic for a topic, and BadOption
-        for an assigned partition, that is not there, unless only those that are there are asked for: whoever asks for
-        its offsets would wait for it."""
+        """All partitions of the options, and their topic ids. UnknownTopic for a missing topic, and BadOption for a
+        missing assigned partition, because a lookup of its offsets would wait for it. `only_there`: without them."""
         options = self._options
         with clients.admin(options.kafka) as admin:
             if options.pattern is not None:

@@ -202,7 +202,7 @@ class OttlaStreamWriter(_SinkWriter, DataSourceStreamArrowWriter):
         query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
         if options.promise == "at_least_once":
             return self._write(iterator, task, None)
-        assert query is not None, "Spark tells every task of a streaming query its id"
+        assert query is not None, "Spark gives every task of a streaming query its id"
         assert batch is not None, "and the id of the batch"
         return self._write(iterator, task, WriteIdentity(options.app_id or query, int(batch)))
 

@@ -149,7 +149,7 @@ class _Group:
                 offset = admin.group_offsets(self._group_id, [OFFSETS]).get(OFFSETS)
             return {} if offset is None else _parsed(offset.metadata)
         except (ClientError, ValueError) as error:
-            log.warning("group %s does not tell the ids of the topics: %s", self._group_id, error)
+            log.warning("the topic ids in group %s cannot be read: %s", self._group_id, error)
             return {}
 
     def save(self, known: Mapping[str, KnownTopic]) -> None:

@@ -86,7 +86,7 @@ class TestClientQuotas:
         ],
         ids=["no type", "twice", "unknown match", "no name", "default with a name", "ip and user"],
     )
-    def test_a_filter_that_means_nothing_is_refused(self, connection, components):
+    def test_an_invalid_filter_is_refused(self, connection, components):
         answer = connection.call("describe_client_quotas", 1, components=components, strict=False)
         assert answer["error_code"] == INVALID_REQUEST
         assert answer["entries"] is None
@@ -100,7 +100,7 @@ class TestClientQuotas:
 
     @ours_only
     @pytest.mark.parametrize("validate_only", [True, False])
-    def test_none_can_be_set(self, connection, validate_only):
+    def test_client_quotas_cannot_be_set(self, connection, validate_only):
         def entry(name: str | None) -> dict[str, Any]:
             entity = [{"entity_type": "user", "entity_name": name}]
             return {"entity": entity, "ops": [{"key": "producer_byte_rate", "value": 1.0, "remove": False}]}

@@ -303,7 +303,7 @@ def test_a_walk_with_two_steps_swapped_is_noticed():
     assert walks.problem(made_up("a", "b", "c", "c"), trace) is not None
 
 
-def test_a_walk_that_names_what_is_not_called_or_not_there_is_noticed():
+def test_a_walk_with_an_uncalled_or_missing_function_is_detected():
     trace = Trace()
     trace.calls = made_up("Connection.close")
     assert walks.problem(made_up("Connection.close", "Connection.abort"), trace) is not None

@@ -97,7 +97,7 @@ def test_meta_properties_are_rebuilt_in_an_otherwise_empty_directory(disk, confi
     ],
     ids=["the disk of a broker with the same partitions", "another broker's", "another cluster's"],
 )
-def test_a_disk_that_may_be_another_brokers_is_refused_and_left_as_it_is(disk, config, held, replicas, why):
+def test_a_data_directory_of_perhaps_another_broker_is_refused_and_not_changed(disk, config, held, replicas, why):
     hold(disk, *held)
     disk.write_atomic(PATH, GARBAGE[0])
     checkpoints.write_clean_shutdown(disk, DATA, checkpoints.CleanShutdown(12, 12))

@@ -30,7 +30,7 @@ def test_error_codes_become_classes():
     assert "12345" in str(error_of(12345, "topic t"))
 
 
-def test_reasons_name_what_mends_them():
+def test_reasons_name_the_remedy():
     said = explained(ErrorCode.not_enough_replicas, "orders", "1 in sync")
     assert said.startswith("not enough replicas: 1 in sync; `ottla topics describe orders`")
     assert explained(ErrorCode.request_timed_out, "orders") == "request timed out"

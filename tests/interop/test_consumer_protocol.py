@@ -379,9 +379,7 @@ def group_id(broker: Served, admin: AdminClient) -> str:
         ({"member_epoch": -1}, ErrorCode.group_id_not_found),
     ],
 )
-def test_a_heartbeat_that_makes_no_sense_is_refused(
-    raw: Connection, group_id: str, fields: dict[str, Any], code: ErrorCode
-):
+def test_an_invalid_heartbeat_is_refused(raw: Connection, group_id: str, fields: dict[str, Any], code: ErrorCode):
     answer = beat(raw, **{"group_id": group_id, **fields})
     assert ErrorCode(answer["error_code"]) is code
     assert answer["error_message"]

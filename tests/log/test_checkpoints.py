@@ -77,7 +77,7 @@ def test_partition_metadata_that_a_full_disk_cut_short_is_written_again(director
 @pytest.mark.parametrize(
     "text", [b"", bytes(43), b"vers", b"version: 0\n" + bytes(32), b"version: 0\ntopic_id: AAEC" + bytes(18)]
 )
-def test_partition_metadata_that_never_reached_the_device_says_nothing(directory, text):
+def test_unflushed_partition_metadata_is_ignored(directory, text):
     put(directory, checkpoints.PARTITION_METADATA, text)
     assert checkpoints.read_partition_metadata(disk, directory) is None
 
@@ -121,7 +121,7 @@ def test_an_old_kafka_s_empty_clean_shutdown_file_counts(directory):
 
 
 @pytest.mark.parametrize("content", ['{"version":0,"brokerEpoch":7}', '{"version": "0", "broker_epoch": "7"}'])
-def test_a_mark_that_says_less_was_clean_since_the_stop_it_marks(directory, content):
+def test_a_clean_shutdown_file_with_fewer_fields_is_clean_since_its_own_stop(directory, content):
     put(directory, checkpoints.RECOVERY_POINTS, "0\n0\n")
     put(directory, checkpoints.CLEAN_SHUTDOWN, content)
     assert checkpoints.take_clean_shutdown(disk, directory) == checkpoints.CleanShutdown(7, 7)
@@ -132,7 +132,7 @@ def test_a_clean_shutdown_file_without_logs_needs_recovery_points(directory):
     assert checkpoints.take_clean_shutdown(disk, directory) == checkpoints.CleanShutdown(-1, -1)
 
 
-def test_a_mark_with_any_bit_flipped_says_nothing(directory):
+def test_a_clean_shutdown_file_with_a_flipped_bit_is_ignored(directory):
     mark = checkpoints.CleanShutdown(42, 40, (checkpoints.ClosedLog("orders", "an id", 3, 12, 561),))
     checkpoints.write_clean_shutdown(disk, directory, mark)
     path = f"{directory}/{checkpoints.CLEAN_SHUTDOWN}"
@@ -146,6 +146,6 @@ def test_a_mark_with_any_bit_flipped_says_nothing(directory):
 
 
 @pytest.mark.parametrize("content", ["[]", "7", '{"version":0}', '{"brokerEpoch":[]}'])
-def test_a_mark_that_cannot_be_read_says_nothing(directory, content):
+def test_an_unreadable_clean_shutdown_file_is_ignored(directory, content):
     put(directory, checkpoints.CLEAN_SHUTDOWN, content)
     assert checkpoints.take_clean_shutdown(disk, directory) == checkpoints.CleanShutdown(-1, -1)

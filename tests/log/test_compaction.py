@@ -100,7 +100,7 @@ def test_records_after_the_last_stable_offset_are_not_compacted(log):
     assert log.cleaned == 2
 
 
-def test_nothing_goes_because_of_a_record_that_is_not_on_the_device(log):
+def test_no_record_is_removed_because_of_an_unflushed_newer_one(log):
     put(log, [(b"a", b"1")])
     log.roll(NOW)
     log.sync()

@@ -43,7 +43,7 @@ def test_compressed_batches_are_opened(open_log, codec):
     assert by_time(log, NOW + 7) == (NOW + 10, 2, 0)
 
 
-def test_the_time_of_append_is_every_record_s_time(open_log):
+def test_log_append_time_is_the_timestamp_of_every_record(open_log):
     log = open_log()
     view, _ = make(3, timestamp=1)
     header = stamp_log_append_time(view, NOW)

@@ -43,7 +43,7 @@ def test_the_manifest_is_read_as_it_was_written(manifest):
 
 
 @given(st.data())
-def test_no_flipped_bit_and_no_cut_goes_unseen(data):
+def test_every_flipped_bit_and_every_truncation_is_detected(data):
     encoded = Manifest(7, (SegmentClaim(0, 9, 100, 1, 2, 3),), SegmentClaim(9, 12, 50)).encode()
     at = data.draw(st.integers(0, len(encoded) * 8 - 1))
     flipped = bytearray(encoded)
@@ -81,7 +81,7 @@ def test_a_clean_close_claims_the_active_segment(disk, open_log):
     assert manifest.end_offset == 7
 
 
-def test_one_that_another_process_removed_is_rebuilt(disk, open_log):
+def test_a_manifest_removed_by_another_process_is_rebuilt(disk, open_log):
     """Apache Kafka and earlier releases remove what ends in .deleted when they open a log."""
     log = open_log(**SMALL)
     sent = fill(log, 7)
@@ -139,7 +139,7 @@ def test_a_log_start_is_not_proven_before_it_is_written_down(disk, open_log):
     assert open_log(**SMALL).log_start == 3
 
 
-def test_a_full_disk_keeps_nothing_from_being_dropped(disk, open_log):
+def test_partitions_can_be_dropped_on_a_full_disk(disk, open_log):
     log = open_log(retention_bytes=400, **SMALL)
     fill(log, 12)
     log.sync()

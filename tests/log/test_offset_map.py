@@ -37,7 +37,7 @@ def test_the_offset_map_needs_no_more_memory_than_the_number_of_keys():
         offsets.put(b"%d" % at, at)
 
 
-def test_the_smallest_one_holds_a_key():
+def test_the_smallest_offset_map_holds_one_key():
     offsets = OffsetMap(keys_max=5, buffer_bytes=0, load_factor=0.01)
     assert not offsets.full
     offsets.put(b"a", 0)

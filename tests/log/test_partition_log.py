@@ -50,7 +50,7 @@ def test_a_log_without_appends_has_no_file(disk, open_log):
     assert disk.listdir(PATH) == []
 
 
-def test_the_first_append_says_whose_directory_it_is(disk):
+def test_the_first_append_writes_partition_metadata(disk):
     log = PartitionLog.open(disk, PATH, LogConfig(), topic_id=bytes(range(16)), now_ms=NOW)
     append(log)
     assert read_partition_metadata(disk, PATH) == bytes(range(16))
@@ -465,7 +465,7 @@ def test_indexes_that_a_crash_took_are_written_again(disk, open_log):
     assert index_files(disk) == [0, 12]
 
 
-def test_a_log_that_was_cut_to_nothing_has_empty_indexes(disk, open_log):
+def test_a_log_truncated_to_zero_has_empty_indexes(disk, open_log):
     log = open_log(index_interval_bytes=100)
     for _ in range(20):
         append(log)

@@ -130,7 +130,7 @@ def test_a_hole_between_unsynced_segments_is_named(disk, open_log):
     assert served(log) == {offset: batch for offset, batch in enumerate(sent) if offset not in (4, 5)}
 
 
-def test_segments_in_which_nothing_is_whole_are_a_torn_tail(disk, open_log):
+def test_segments_without_a_whole_batch_are_a_torn_tail(disk, open_log):
     """A power cut may leave names, and nothing of what was written."""
     log = open_log(**SEGMENT)
     sent = fill(log, 9)
@@ -217,7 +217,7 @@ def test_an_epoch_begins_where_it_began_though_its_first_records_were_compacted_
     assert log.epochs.entries == [(1, 0), (2, 2 if epochs_are_there else 5)]
 
 
-def test_an_epoch_begins_at_its_first_record_if_the_checkpoint_says_what_cannot_be(disk, open_log):
+def test_an_epoch_begins_at_its_first_record_if_the_checkpoint_is_impossible(disk, open_log):
     log = open_log()
     fill(log, 3, epoch=1)
     fill(log, 3, epoch=2)
@@ -364,7 +364,7 @@ def moved_offsets(data, sent):
 
 @pytest.mark.parametrize("moved", range(12))
 @pytest.mark.parametrize("bit", [0, 1, 2, 3, 31, 62])
-def test_a_batch_that_stands_at_a_wrong_offset_is_missing(disk, open_log, moved, bit):
+def test_a_batch_at_a_wrong_offset_is_reported_as_missing(disk, open_log, moved, bit):
     log = open_log(**SEGMENT)
     sent = idempotent(log, 12)
     log.close()
@@ -377,7 +377,7 @@ def test_a_batch_that_stands_at_a_wrong_offset_is_missing(disk, open_log, moved,
 
 
 @pytest.mark.parametrize("bit", [0, 1, 2, 3, 31, 62])
-def test_a_clean_log_whose_last_batch_stands_at_a_wrong_offset_does_not_end_with_it(disk, open_log, bit):
+def test_a_cleanly_closed_log_does_not_end_with_a_batch_at_a_wrong_offset(disk, open_log, bit):
     log = open_log(**SEGMENT)
     sent = idempotent(log, 12)
     log.close()

@@ -180,7 +180,7 @@ def test_read_committed_consumers_continue_after_a_lost_range_after_any_number_o
             log.close()
 
 
-def test_a_manifest_is_not_needed_to_keep_what_is_whole():
+def test_undamaged_records_are_kept_without_a_manifest():
     disk = SimDisk(Random(5))
     log = opened(disk)
     sent = fill(log, 12)

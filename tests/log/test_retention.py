@@ -130,7 +130,7 @@ def test_leftovers_of_an_interrupted_retention_are_removed_at_the_next_start(dis
 
 
 @pytest.mark.parametrize("act", ["retention", "roll"])
-def test_a_log_that_was_dropped_does_nothing_to_the_one_that_has_its_name(tmp_path, act):
+def test_a_dropped_log_does_not_change_a_new_log_of_the_same_name(tmp_path, act):
     disk, path = RealDisk(), str(tmp_path / "t-0")
     old = PartitionLog.open(disk, path, LogConfig(segment_bytes=250, retention_bytes=300), now_ms=NOW)
     fill(old, 9)

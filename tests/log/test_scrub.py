@@ -219,7 +219,7 @@ def test_a_leader_epoch_file_that_changed_on_disk_is_written_again_on_close():
 
 
 @pytest.mark.parametrize("segment", [0, 2])
-def test_a_disk_that_refuses_half_of_a_quarantine_is_asked_again(segment, monkeypatch):
+def test_a_quarantine_that_the_disk_refused_half_way_is_retried(segment, monkeypatch):
     refused = 0
     for count in range(60):
         disk, sent, end, _ = closed()

@@ -169,7 +169,7 @@ def test_a_slice_knows_the_offset_behind_its_last_batch_without_reading_it(
     assert offset == log.log_end
 
 
-def test_damage_behind_a_slice_does_not_change_where_it_is_thought_to_end(disk, open_log):
+def test_damage_after_a_slice_does_not_change_its_end(disk, open_log):
     log = open_log()
     fill(log, 3)
     piece = log.read(0, 100, limit=3)

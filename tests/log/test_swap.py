@@ -69,14 +69,14 @@ def refusing(act, ending):
     return refuse
 
 
-def test_before_it_is_announced_a_crash_undoes_it(disk, log):
+def test_before_the_rename_to_swap_a_crash_undoes_the_swap(disk, log):
     cleaned(log)
     again = reopened(log)
     assert contents(again) == WRITTEN
     assert leftovers(disk) == []
 
 
-def test_once_it_is_announced_a_crash_finishes_it(disk, log):
+def test_after_the_rename_to_swap_a_crash_completes_the_swap(disk, log):
     assert Swap(log, *cleaned(log)).begin()
     assert contents(log) == WRITTEN
     again = reopened(log)
@@ -268,7 +268,7 @@ def half_done(disk, log) -> None:
     disk.rename = rename
 
 
-def test_one_that_is_half_done_is_finished_before_retention_takes_what_it_made(disk, log):
+def test_a_half_done_swap_is_completed_before_retention_removes_its_segment(disk, log):
     half_done(disk, log)
     log.raise_log_start(8)
     dropped = log.retain(NOW, 8)
@@ -281,7 +281,7 @@ def test_one_that_is_half_done_is_finished_before_retention_takes_what_it_made(d
 
 
 @pytest.mark.parametrize("offset", [0, 3, 6])
-def test_one_that_is_half_done_is_finished_before_the_log_is_truncated(disk, log, offset):
+def test_a_half_done_swap_is_completed_before_the_log_is_truncated(disk, log, offset):
     half_done(disk, log)
     dropped = log.truncate_to(offset, NOW)
     end = log.log_end
@@ -295,7 +295,7 @@ def test_one_that_is_half_done_is_finished_before_the_log_is_truncated(disk, log
     assert contents(reopened(log)) == expected
 
 
-def test_one_that_is_half_done_is_finished_before_the_log_begins_elsewhere(disk, log):
+def test_a_half_done_swap_is_completed_before_the_log_restarts_at_another_offset(disk, log):
     half_done(disk, log)
     for segment in log.truncate_fully_and_start_at(20, NOW):
         segment.unlink()
@@ -304,7 +304,7 @@ def test_one_that_is_half_done_is_finished_before_the_log_begins_elsewhere(disk,
     assert (again.segments[0].base_offset, again.log_end) == (20, 20)
 
 
-def test_while_one_that_is_half_done_cannot_be_finished_the_log_loses_nothing(disk, log):
+def test_the_log_loses_nothing_while_a_half_done_swap_cannot_be_completed(disk, log):
     half_done(disk, log)
     rename, disk.rename = disk.rename, refusing(disk.rename, ".swap")
     log.raise_log_start(4)

@@ -161,7 +161,7 @@ def test_a_job_does_not_mind_that_truncation_took_a_file_of_its(open_log):
     assert log.sync() == 1
 
 
-def test_a_job_that_truncation_overtakes_while_it_writes_the_epochs_writes_them_again(open_log):
+def test_a_sync_job_writes_the_epochs_again_after_a_truncation_during_its_write(open_log):
     log = open_log()
     fill(log, 5, epoch=2)
     log.sync()

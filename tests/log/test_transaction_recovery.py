@@ -105,7 +105,7 @@ def check(log: PartitionLog, committed: set[bytes], values: dict[bytes, int]) ->
     assert log.transactions.last_stable(log.log_end) == log.log_end, "nothing is stable again"
 
 
-def test_a_whole_log_shows_what_was_committed():
+def test_a_complete_log_has_its_committed_records():
     disk, committed, end = closed()
     shown, failed = read_committed(opened(disk, end, clean=True))
     assert (set(shown.values()), failed) == (committed, set())
@@ -184,7 +184,7 @@ def test_a_marker_whose_length_is_damaged_does_not_go_from_the_index_that_is_reb
     assert set(read_committed(log)[0].values()) <= committed
 
 
-def test_behind_a_marker_that_was_given_up_everything_is_stable_after_a_kill():
+def test_records_after_an_accepted_lost_marker_are_stable_after_a_kill():
     disk, committed, end = closed()
     *_, last = opened(disk, end, clean=True).segments
     *_, (abort, _), (_, header) = headers(last.log, 0, last.size)

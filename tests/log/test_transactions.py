@@ -45,7 +45,7 @@ def test_a_marker_is_a_valid_control_record():
     assert markers.read(data) == Marker(True, 9)
 
 
-def test_a_marker_that_compaction_has_noted_a_time_in_says_the_same():
+def test_a_marker_with_a_delete_horizon_is_read_the_same():
     for committed in (True, False):
         data, _ = markers.build(7, 2, Marker(committed, coordinator_epoch=9), NOW)
         header, opened = open_batch(bytes(data), 1000)

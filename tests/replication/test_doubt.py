@@ -170,7 +170,7 @@ def test_if_the_last_leader_lost_everything_any_replica_with_records_leads():
     assert verdict(doubt) == (2,)
 
 
-def test_a_last_leader_that_lost_everything_takes_any_log_start_of_others():
+def test_a_last_leader_without_records_accepts_any_log_start_of_a_follower():
     log = PartitionLog.open(SimDisk(Random(1)), "/t-0", LogConfig(), high_watermark=30, now_ms=NOW_MS)
     partition = Partition("t", bytes(16), 0, 1, log, AppendPolicy())
     partition.become(State((1, 2, 3), 1, 1, (1,), 1, last_leader=1))

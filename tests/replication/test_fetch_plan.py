@@ -144,7 +144,7 @@ def test_a_response_of_another_leader_epoch_is_dropped(plan):
     assert named(plan) == [0]
 
 
-def test_a_response_of_another_leader_epoch_is_dropped_though_it_was_asked_again_meanwhile(plan):
+def test_a_response_of_another_leader_epoch_is_dropped_also_after_a_new_request(plan):
     partition = replica(0, epoch=5)
     plan.add(partition)
     opening = sent(plan)

@@ -141,7 +141,7 @@ def followed(sessions, replica):
     return sessions.resolve(request(0, 0, [(0, 0)], replica=replica), by_id=False)
 
 
-def test_a_follower_that_comes_back_leaves_no_session_behind(partition):
+def test_a_follower_that_reconnects_leaves_no_fetch_session(partition):
     sessions = FetchSessionCache(Random(1), 10)
     other = followed(sessions, replica=3)
     before = followed(sessions, replica=2)

@@ -243,7 +243,7 @@ def test_records_after_a_gap_survive_a_kill(cluster, point):
     assert not [name for name in first.log.disk.listdir(PATH) if name.endswith(".damaged")]
 
 
-def test_a_single_replica_reads_on_behind_its_own_lost_offsets(cluster, caplog):
+def test_a_single_replica_serves_records_after_its_lost_offsets(cluster, caplog):
     """As coordinators read their own logs: nothing else would ever let them go on."""
     _, _, third = cluster
     assert gaps.next_held(third, 3) == 3, "another replica may have it"

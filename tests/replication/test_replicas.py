@@ -205,7 +205,7 @@ def test_checkpoints_written_before_all_logs_are_open_keep_the_entries_of_the_ot
     assert read_offsets(disk, DATA, HIGH_WATERMARKS) == {("orders", 0): 10}
 
 
-def test_a_checkpoint_is_written_again_while_another_is_under_way_that_says_something_else(replicas, disk):
+def test_a_checkpoint_is_written_again_if_its_content_changed_during_a_write(replicas, disk):
     replicas.host(topic())
     partition = replicas.get("orders", 0)
     for _ in range(2):
@@ -257,7 +257,7 @@ def test_temporary_checkpoint_files_of_a_killed_broker_are_removed_at_the_next_s
 
 
 @pytest.mark.parametrize("make", [lambda: SimDisk(Random(7)), RealDisk], ids=["simulated", "real"])
-def test_a_partition_that_comes_and_goes_is_renamed_each_time(tmp_path, make):
+def test_a_partition_dropped_repeatedly_is_renamed_each_time(tmp_path, make):
     disk, data = make(), str(tmp_path)
     here = topic(partitions=1)
     gone = here._replace(partitions=tuple(state._replace(replicas=(2,)) for state in here.partitions))
@@ -475,7 +475,7 @@ def test_log_starts_are_checkpointed_for_all_logs_with_records(replicas, disk):
     assert log.proven_start == 0
 
 
-def test_a_partition_that_cannot_be_opened_keeps_no_other_from_being_opened(replicas, disk, monkeypatch, caplog):
+def test_a_partition_that_cannot_be_opened_does_not_prevent_others_from_opening(replicas, disk, monkeypatch, caplog):
     written(replicas, 2)
     replicas.get("orders", 1).append(batch(b"a"), ACKS_ALL, NOW_MS)
     assert replicas.close()

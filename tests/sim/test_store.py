@@ -51,7 +51,7 @@ def states_of(store):
     return reported
 
 
-def test_a_session_that_is_cut_off_is_suspended_and_takes_up_where_it_was(world):
+def test_a_disconnected_session_is_suspended_and_continues_after_reconnecting(world):
     runtime, store = opened(world, "one")
     reported = states_of(store)
     world.run_in(runtime, store.commit([Create("/mine", ephemeral=True)]))

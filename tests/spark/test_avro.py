@@ -205,7 +205,7 @@ def test_a_pipeline_reads_avro_and_sends_the_rest_to_dead_letters(spark, broker,
         begin(spark, available_now=True).awaitTermination()
 
 
-def test_a_schema_that_is_none_is_said_with_its_line(tmp_path):
+def test_an_invalid_schema_is_reported_with_its_line(tmp_path):
     text = PIPELINE.format(storage=tmp_path, bootstrap="localhost:9092", orders="a", noted="b", bad="c")
     with pytest.raises(document.BadPipeline, match="cannot be read: No such file"):
         document.parse(text, str(tmp_path / "pipeline.yaml"), {})

@@ -56,7 +56,7 @@ def test_other_entries_of_a_path_are_not_changed(tmp_path):
 
 
 @pytest.mark.long
-def test_the_wheel_brings_it(tmp_path):
+def test_the_wheel_has_the_pth_file(tmp_path):
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), "."]
     subprocess.run(command, cwd=REPOSITORY, check=True)
     [wheel] = tmp_path.glob("*.whl")

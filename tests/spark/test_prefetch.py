@@ -72,7 +72,7 @@ def test_a_small_batch_is_one_task_whose_rows_come_with_the_plan(broker, topic):
 @pytest.mark.parametrize(
     ("options", "tasks"), [({"prefetchMaxRecords": 99}, 4), ({"prefetchMaxRecords": 0}, 4), ({"minPartitions": 8}, 8)]
 )
-def test_a_larger_batch_is_left_to_tasks_and_so_is_one_that_is_to_be_shared_out(broker, topic, options, tasks):
+def test_a_larger_batch_and_a_batch_of_several_tasks_are_not_prefetched(broker, topic, options, tasks):
     reader = reader_of(broker, topic, **options)
     start, end = at(topic, 0, 0, 0, 0), at(topic, 25, 25, 25, 25)
     parts = reader.partitions(start, end)
@@ -141,7 +141,7 @@ def test_a_stream_of_small_and_large_batches_has_every_row_once(spark, broker, t
     assert sorted(chain(*without.values())) == list(range(3100))
 
 
-def test_the_reader_of_tasks_is_what_the_wrapper_stands_for(broker, topic):
+def test_tasks_use_the_wrapped_reader(broker, topic):
     plain = reader_of(broker, topic, prefetchMaxRecords=0)
     assert type(plain) is OttlaStreamReader
     given = {"maxOffsetsPerTrigger": 7}

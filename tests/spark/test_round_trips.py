@@ -73,7 +73,7 @@ def written(plan: WritePlan, app_id: str, version: int, *tasks: tuple[int, ...])
     return [exactly_once.write(plan, identity, task, rows(*each)) for task, each in enumerate(tasks)]
 
 
-def test_a_micro_batch_asks_for_nothing_that_is_known_from_the_one_before(broker, create: Create, asked):
+def test_a_micro_batch_repeats_no_request_of_the_previous_one(broker, create: Create, asked):
     source, sink = create(4), create(1)
     plan = plan_of(broker, sink, app_id=sink)
     reader = reader_of(broker, source)

@@ -137,7 +137,7 @@ def shared_out(count: int, tasks: int) -> list[pa.RecordBatch]:
 
 
 @pytest.mark.parametrize("killed", ["before the decision", "after the decision", "between two commits"])
-def test_a_driver_that_is_killed_while_it_commits_leaves_nothing_twice_however_rows_are_shared_out(
+def test_a_driver_killed_during_its_commit_writes_no_row_twice_with_any_number_of_tasks(
     killed: str, spark, write, broker, create: Create
 ):
     topic = create(2)
@@ -172,7 +172,7 @@ def written(plan: WritePlan, identity: WriteIdentity, count: int, tasks: int) ->
     ]
 
 
-def test_a_query_that_is_called_like_a_task_of_another_one_does_not_get_in_its_way(broker, create: Create):
+def test_a_query_named_like_a_task_of_another_query_does_not_disturb_it(broker, create: Create):
     topic = create(2)
     plan = WritePlan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
     for version in range(2):

@@ -247,7 +247,7 @@ def reader_at_the_end(broker, topic: str, **options: str) -> OttlaStreamReader:
     return OttlaStreamReader(read_options(given, streaming=True))
 
 
-def test_a_stream_that_begins_at_the_end_begins_where_it_said_first(fill, broker, create: Create):
+def test_a_stream_that_starts_at_latest_keeps_its_first_offsets(fill, broker, create: Create):
     """Spark asks where a query begins twice for its first batch, and records may come in between."""
     topic = create(2)
     fill(topic, range(10))

@@ -184,7 +184,7 @@ def test_a_topic_recreated_during_the_offset_lookup_is_read_once(broker, topic, 
     assert sorted(tolerant.seen) == [*range(20), *range(100, 150), *range(200, 270)]
 
 
-def test_a_worker_that_knew_the_old_topic_does_not_take_the_new_one_for_lost(broker, topic):
+def test_a_worker_with_old_metadata_does_not_report_a_recreated_topic_as_lost(broker, topic):
     Query(broker, topic).run()
     kept = dict(clients._idle)
     clients._idle.clear()  # so that the next one does not stop them
@@ -279,7 +279,7 @@ def test_topics_that_one_query_joins_keep_their_ids_apart(broker, topic, create)
 
 
 @pytest.mark.parametrize("kept", ["file", "group"])
-def test_a_checkpoint_that_has_read_nothing_has_lost_nothing(broker, topic, kept, tmp_path):
+def test_a_checkpoint_without_read_records_reports_no_loss(broker, topic, kept, tmp_path):
     where = {"checkpointLocation": tmp_path if kept == "file" else "s3a://bucket/cp", "groupId": f"{topic}-seen"}
     Query(broker, topic, **where).run()
     recreate(broker, topic, range(100, 150))
@@ -363,7 +363,7 @@ def test_a_planned_batch_of_a_recreated_topic_is_lost_and_the_next_one_starts_at
 
 @pytest.mark.parametrize("length", [0, 25, 40, 60])
 @pytest.mark.parametrize("begun", [False, True], ids=["with new workers", "with workers that knew the old one"])
-def test_a_task_never_takes_the_records_of_a_new_topic_for_planned_ones(broker, topic, tmp_path, length, begun):
+def test_a_task_never_reads_records_of_a_recreated_topic_for_a_planned_range(broker, topic, tmp_path, length, begun):
     at = {"failOnDataLoss": "false", "checkpointLocation": tmp_path}
     query, careful = Query(broker, topic, **at), Query(broker, topic)
     query.run()
@@ -413,7 +413,7 @@ def test_a_log_that_stays_shorter_than_planned_is_lost_data_and_no_endless_wait(
     assert query.read(at(topic, 0, 0), at(topic, 30, 0)) == [*range(0, 20, 2)]
 
 
-def test_a_file_that_is_damaged_is_as_good_as_none(broker, topic, tmp_path: Path):
+def test_a_damaged_file_counts_as_missing(broker, topic, tmp_path: Path):
     query = Query(broker, topic, checkpointLocation=tmp_path)
     query.run()
     [kept] = (tmp_path / "ottla").iterdir()

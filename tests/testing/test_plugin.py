@@ -113,7 +113,7 @@ def test_the_plugin_imports_no_broker_before_one_is_used():
 
 
 @pytest.mark.ottla(brokers=1)
-def test_the_mark_configures_the_cluster(ottla_cluster):
+def test_the_pytest_mark_configures_the_cluster(ottla_cluster):
     assert ottla_cluster.brokers == [1]
     topic = ottla_cluster.create_topic()
     topic.produce(b"x")

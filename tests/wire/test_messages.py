@@ -161,7 +161,7 @@ def test_a_field_that_a_version_lacks_is_left_out_and_comes_back_as_its_default(
     assert decode(MetadataResponse, 13, encode(response, 13)) == response
 
 
-def test_null_where_a_version_knows_none_is_an_empty_string_or_a_bug():
+def test_null_in_a_version_without_null_is_an_empty_string_or_a_bug():
     unnamed = MetadataResponse(topics=[MetadataResponseTopic(name=None)])
     assert decode(MetadataResponse, 12, encode(unnamed, 12)).topics[0].name is None
     assert decode(MetadataResponse, 11, encode(unnamed, 11)).topics[0].name == ""

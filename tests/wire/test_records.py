@@ -248,7 +248,7 @@ def test_records_come_back_as_they_were(parts, codec):
     assert list(iterate(memoryview(batch + b"next batch"), bytes_max=MEBIBYTE)) == records
 
 
-def test_time_of_append_stands_for_every_records_own_time():
+def test_log_append_time_applies_to_every_record():
     batch = build_batch(RECORDS, log_append_time_ms=42)
     assert {r.timestamp for r in iterate(batch, bytes_max=MEBIBYTE)} == {42}
     assert read_header(batch).max_timestamp == 42

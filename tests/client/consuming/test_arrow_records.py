@@ -170,7 +170,7 @@ def test_the_blocking_clients_have_columns_too(broker, topic):
     assert offsets == list(range(51))
 
 
-def test_neither_a_range_nor_what_was_left_holds_up_the_next_one(broker, fresh_name):
+def test_neither_a_range_nor_its_leftovers_delay_the_next_one(broker, fresh_name):
     """A fetch beyond the end of a partition waits at its broker: a minute here, and the test for less."""
     name = fresh_name()
     one, other = TopicPartition(name, 0), TopicPartition(name, 1)

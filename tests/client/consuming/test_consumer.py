@@ -475,7 +475,7 @@ def test_the_consumer_continues_when_the_broker_is_back(start_broker: StartBroke
     run(scenario())
 
 
-def test_a_leader_that_asked_a_broker_which_had_not_heard_of_a_topic_shares_it_out_after_all():
+def test_a_group_leader_assigns_a_topic_although_one_broker_did_not_know_it_yet():
     """The broker that is asked for the number of partitions may know less than the one that was asked before."""
     from ottla.testing import Broker
 

@@ -75,7 +75,7 @@ def test_a_client_without_reachable_bootstrap_servers_raises_unreachable():
     run(scenario())
 
 
-def test_one_that_does_not_answer_costs_no_more_than_the_time_for_it():
+def test_a_broker_that_does_not_answer_costs_only_its_timeout():
     async def scenario() -> None:
         async with peer(lambda reader, writer: reader.read()) as port:
             with pytest.raises(TimedOut, match=r"within 0\.2 s"):

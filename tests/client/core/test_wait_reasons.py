@@ -365,7 +365,7 @@ def test_a_port_that_speaks_http_is_recognised(tmp_path):
     run(test)
 
 
-def test_a_reason_stands_without_a_hint_that_contradicts_it(tmp_path):
+def test_a_reason_has_no_contradicting_hint(tmp_path):
     async def test():
         async with brokers(tmp_path, 1) as (broker,), Producer(address(broker)) as producer:
             driver = producer._driver

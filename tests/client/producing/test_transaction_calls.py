@@ -78,7 +78,7 @@ def test_a_transaction_that_cannot_be_committed_is_aborted_when_it_is_left(broke
     assert run(committed(broker, topic, 2)) == [b"first", b"second"]
 
 
-def test_a_record_that_is_refused_behind_its_sender_spoils_the_transaction(broker: Served, fresh_name):
+def test_a_record_refused_after_send_returned_fails_the_transaction(broker: Served, fresh_name):
     topic = fresh_name()
     run(create(broker.bootstrap, topic))
 

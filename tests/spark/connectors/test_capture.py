@@ -184,13 +184,13 @@ def test_values_keep_their_types(database):
     }
 
 
-def test_a_table_whose_rows_have_no_name_is_refused(database):
+def test_a_table_without_a_replica_identity_is_refused(database):
     run(database, "create table nameless (a int)")
     with pytest.raises(BadOption, match="nameless has no replica identity"):
         Follower(options_of(database, "nameless"))
 
 
-def test_a_slot_that_is_gone_or_moved_is_said_clearly(database):
+def test_a_missing_or_moved_slot_is_reported(database):
     run(database, "create table t (id int primary key)")
     follower = Follower(options_of(database, "t"))
     other = Follower.__new__(Follower)

@@ -123,7 +123,7 @@ COLUMN_SAID = (
         ("", "no reason was given", False),
     ],
 )  # fmt: skip
-def test_the_reason_is_said_without_what_carried_it(story: str, said: str, permanent: bool):
+def test_the_reason_is_shown_without_its_wrappers(story: str, said: str, permanent: bool):
     assert reason(story) == said
     assert is_permanent(story) is permanent
 
@@ -192,7 +192,7 @@ class Source:
 
 
 @pytest.mark.parametrize("call", [lambda: Source().schema(), lambda: list(Source().read())])
-def test_our_own_errors_cross_the_border_without_our_frames(call):
+def test_our_errors_reach_spark_without_our_frames(call):
     with pytest.raises(BadOption) as refused:
         call()
     frames = traceback.extract_tb(refused.value.__traceback__)

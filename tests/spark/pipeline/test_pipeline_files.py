@@ -73,7 +73,7 @@ def test_a_partition_that_stalls_while_others_progress_is_warned_of_once():
     assert [seconds(reported) for reported in ("1 hour", "90 seconds", "500 milliseconds")] == [3600.0, 90.0, 0.5]
 
 
-def test_a_query_is_known_by_the_groups_that_mirror_it():
+def test_a_query_is_identified_by_the_group_of_its_progress():
     (mirror,) = lag.mirrors(made("select key, value from orders join payments using (key)"), "large")
     assert mirror == ("orders-large", {"bootstrap.servers": "localhost:9092"})
 

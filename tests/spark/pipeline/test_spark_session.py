@@ -51,7 +51,7 @@ class Builder:
         raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
 
 
-def test_a_java_that_does_not_start_says_why(tmp_path):
+def test_the_error_of_a_java_that_does_not_start_is_shown(tmp_path):
     log = tmp_path / "spark.log"
     log.write_text("of the run before\n")
     why = f"Spark did not start: Invalid maximum heap size: -Xmx2gigs .*{log}"

@@ -103,7 +103,7 @@ def test_rows_that_came_too_late_are_counted_through_all_batches(file):
     assert "16 rows in this run, 6 too late" in status(file)
 
 
-def test_one_is_not_many_and_what_is_not_known_is_not_said(file):
+def test_counts_are_singular_or_plural_and_unknown_values_are_left_out(file):
     query = Query()
     said = query.said
     looked = started(document.read(file), query)

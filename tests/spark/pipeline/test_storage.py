@@ -48,7 +48,7 @@ def test_the_checkpoint_of_a_query_that_runs_is_not_removed(pipeline, tmp_path):
     assert storage.forget(pipeline, "a") == [str(tmp_path / "checkpoints" / "a")]
 
 
-def test_a_process_that_is_killed_holds_nothing_any_more(pipeline, tmp_path):
+def test_a_killed_process_has_no_open_files_or_locks(pipeline, tmp_path):
     storage.keep_status(pipeline, "a", {"state": "running"})
     holder = (
         "import sys\nfrom pathlib import Path\nfrom ottla.spark.pipeline import document, storage\n"

@@ -201,7 +201,7 @@ def test_a_query_that_reads_what_it_writes_is_refused(old, new, loops, tmp_path)
     assert (reported.exit_code != 0) is loops
 
 
-def test_the_file_itself_is_good(tmp_path):
+def test_the_unchanged_pipeline_file_is_valid(tmp_path):
     reported = CliRunner().invoke(cli, ["pipeline", "validate", str(write(tmp_path))])
     assert reported.exit_code == 0, reported.output
 
@@ -224,7 +224,7 @@ def test_too_many_dead_letters_are_estimated_from_a_sample(ratio, least, bad, ro
     assert document.DeadLetters("bad", ratio, least).too_many(bad, rows) is stops
 
 
-def test_a_topic_that_was_edited_is_refused_since_its_marker_stands_elsewhere(tmp_path):
+def test_a_changed_topic_option_is_refused_because_its_marker_is_in_the_old_topic(tmp_path):
     storage.keep_plan(document.read(write(tmp_path)), "large")
     file = write(tmp_path, "topic: large", "topic: larger")
     reported = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
