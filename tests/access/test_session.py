@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, and what that allows."""
+"""Session of a connection: its principal, and the requests that it allows."""
 
 from __future__ import annotations
 

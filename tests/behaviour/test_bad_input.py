@@ -1,4 +1,4 @@
-"""Whatever arrives, the broker refuses it, goes on serving others, and keeps memory and disk in bounds."""
+"""Invalid requests: the broker refuses them, serves other clients, and bounds memory and disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thousand clients that fetch and never read, beside others: what they cost, in memory and in others' time."""
+"""A thousand clients that fetch and never read: their memory, and the latency of other clients."""
 
 from __future__ import annotations
 

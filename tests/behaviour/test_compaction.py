@@ -1,4 +1,4 @@
-"""Compacted topics as clients see them: the last record of every key, at its own offset, whatever was killed."""
+"""Compacted topics as clients see them: the last record of every key, at its own offset, also after kills."""
 
 from __future__ import annotations
 

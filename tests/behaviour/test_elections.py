@@ -1,4 +1,4 @@
-"""Who leads, on request and by itself, and what moves are refused, as kafka-python's admin client sees it."""
+"""Leader elections, on request and automatic, and refused reassignments, with kafka-python's admin client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227): a session remembers partitions, and tells only what changed."""
+"""Incremental fetch sessions (KIP-227): a response names only changed partitions."""
 
 from __future__ import annotations
 

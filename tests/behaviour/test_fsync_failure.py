@@ -1,4 +1,4 @@
-"""A device that does not keep what it took: the broker makes no promise after that, and none before is broken."""
+"""A failed fsync: the broker stops, and every acknowledged record survives."""
 
 from __future__ import annotations
 

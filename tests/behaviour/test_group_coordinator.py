@@ -1,4 +1,4 @@
-"""The coordinator seen from the wire: every version of every request of groups and offsets, and what is refused."""
+"""Group coordinator over the wire: every version of every group and offset request, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9 of the broker while groups use it: what was acknowledged is still there, and groups go on."""
+"""kill -9 of the broker while groups use it: acknowledged commits survive, and groups continue."""
 
 from __future__ import annotations
 

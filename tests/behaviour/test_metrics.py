@@ -1,4 +1,4 @@
-"""What a running cluster says of itself on its port for metrics."""
+"""/metrics, /healthz and /readyz of a running cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""min.insync.replicas: of topics, and of the cluster (KIP-966), whatever its brokers were started with."""
+"""min.insync.replicas of topics and of the cluster (KIP-966), with any broker configuration."""
 
 from __future__ import annotations
 

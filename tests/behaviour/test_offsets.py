@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords: where a partition starts and ends, and what lies when."""
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords: log start, log end, and offsets by time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three real brokers on one store: what real clients see of replication."""
+"""Replication of three real brokers on one store, as real clients see it."""
 
 from __future__ import annotations
 

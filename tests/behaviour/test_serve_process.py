@@ -1,4 +1,4 @@
-"""`ottla serve` as an operator meets it: the ready line, what it refuses, and where it says to connect."""
+"""`ottla serve` as a process: the ready line, refusals, and advertised addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions frame by frame: the second version of their protocol, and what no well-behaved client would send."""
+"""Transactions frame by frame: transaction.version 2, and requests that no client library sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The walks of docs/ARCHITECTURE.md are what requests really go through. That of Spark: tests/spark/test_walk.py."""
+"""The walks of docs/ARCHITECTURE.md: real requests go through their functions. Spark: tests/spark/test_walk.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that refuses: one line for each partition and minute, and a producer that hears what is wrong."""
+"""A disk that refuses appends: one log line for each partition and minute, and an error for the producer."""
 
 from __future__ import annotations
 

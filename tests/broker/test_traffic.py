@@ -1,4 +1,4 @@
-"""What /metrics says of topics and of errors: exact, limited in number, and never going back."""
+"""/metrics of topics and errors: exact, limited in number, and never decreasing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every question of docs/review.md is answered by what its commands print, to the letter."""
+"""Every question of docs/review.md is answered by the output of its commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks that the systems of `make interop-ecosystem` are put to find what they are for."""
+"""The checks of `make interop-ecosystem` find the errors that they are for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three real brokers on one store, and what a client says to them."""
+"""Three real brokers on one store, with an admin client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real disk on which everything that changes the files of one directory fails, for as long as a test says so."""
+"""A real disk that refuses changes in one directory, as long as a test wants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumer groups for tests: members in processes of their own, and what each of them has seen."""
+"""Consumer groups for tests: members in processes of their own, with their records and events."""
 
 from __future__ import annotations
 

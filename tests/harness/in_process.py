@@ -1,4 +1,4 @@
-"""Brokers of one cluster as objects in the test's own process, and a client that says whatever the test wants."""
+"""Brokers of one cluster as objects in the test's process, and a client that sends any frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who in a group reads what, with real clients in real processes: fair shares, extras, take-over, mixed groups."""
+"""Assignments in groups of real clients in real processes: balance, extra members, take-over, mixed groups."""
 
 from __future__ import annotations
 

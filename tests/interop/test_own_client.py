@@ -1,4 +1,4 @@
-"""Our own client among the others: each reads what the other wrote, and they share groups."""
+"""Our client beside others: each reads the records of the other, and they share groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions as other clients use them: what is committed is seen whole, what is not is not seen at all."""
+"""Transactions of other clients: committed ones are read completely, aborted ones not at all."""
 
 from __future__ import annotations
 

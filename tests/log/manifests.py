@@ -1,4 +1,4 @@
-"""Whether the files of a log are what its manifest claims."""
+"""Compares the files of a log with its manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small files beside the logs are Kafka's, byte for byte, and a damaged one says what to do."""
+"""Checkpoint files: Kafka's bytes, and an error with the remedy for a damaged one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compaction keeps and what it drops, by the rules of the topic's configuration."""
+"""Compaction: kept and removed records, by the rules of the topic's configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log of which files were lost behind its back: every batch is served right, or what is missing is named."""
+"""A log with lost or changed files: every batch is served correctly, or the missing range is reported."""
 
 from __future__ import annotations
 

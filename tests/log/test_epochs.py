@@ -1,4 +1,4 @@
-"""Which epoch began where, and what a replica is told when it asks where one ended."""
+"""Leader epoch cache: start offsets, and the end offset of an epoch."""
 
 from __future__ import annotations
 

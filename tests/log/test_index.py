@@ -1,4 +1,4 @@
-"""The indexes are Kafka's, byte for byte, and what is no index is told from one."""
+"""Offset and time indexes: Kafka's bytes, and damaged ones are detected."""
 
 from __future__ import annotations
 

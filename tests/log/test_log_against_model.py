@@ -1,4 +1,4 @@
-"""Whatever happens to a log, in whatever order: it equals a list of batches, or after a crash a prefix of one."""
+"""Random operations on a log: it equals a list of batches, or after a crash a prefix of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifest: what it claims, when, and that it never claims what may not be there."""
+"""The manifest: its claims, when they are written, and that they are always true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The map from key to last offset: right for any keys, bounded whatever their number."""
+"""Offset map: correct for any keys, and bounded for any number of keys."""
 
 from __future__ import annotations
 

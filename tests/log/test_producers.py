@@ -1,4 +1,4 @@
-"""A retry is neither lost nor doubled: what the log makes of sequences and epochs."""
+"""Producer state of a log: sequences and epochs; a retry is neither lost nor duplicated."""
 
 from __future__ import annotations
 

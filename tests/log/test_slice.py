@@ -1,4 +1,4 @@
-"""Slices of a log: whole batches within a limit, whatever happens to the log before they are loaded."""
+"""Slices of a log: whole batches within a limit, also if the log changes before they are loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compacted segment replaces others at once or not at all, whatever happens to the log meanwhile."""
+"""Swap: a compacted segment replaces others completely or not at all, also if the log changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making a log durable, while it goes on."""
+"""Flush of a log while it is written."""
 
 from __future__ import annotations
 

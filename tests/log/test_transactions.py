@@ -1,4 +1,4 @@
-"""What a log knows of transactions: the last stable offset, what was aborted, and who may begin one."""
+"""Transactions in a log: last stable offset, aborted transactions, and verification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log is cut back whatever the disk refuses on the way: what is left is one history, in memory and on disk."""
+"""Truncation on a disk that may refuse any step: memory and disk agree."""
 
 from __future__ import annotations
 

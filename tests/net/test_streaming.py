@@ -1,4 +1,4 @@
-"""Large answers that are loaded as they are sent: what slow readers cost, and what they cannot stop."""
+"""Large responses that are loaded while they are sent: the cost of slow readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A last leader in doubt waits for the others, and lets one lead that has what is missing."""
+"""Last leader in doubt: it waits for the followers, and a replica with the missing records leads."""
 
 from __future__ import annotations
 

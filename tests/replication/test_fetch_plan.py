@@ -1,4 +1,4 @@
-"""What a follower's next request names, and what it makes of an answer."""
+"""Fetch plan of a follower: the partitions of the next request, and the effects of a response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetch sessions: what is kept between requests, and what is not looked at again."""
+"""Fetch sessions: the state between requests, and the partitions that a request reads."""
 
 from __future__ import annotations
 

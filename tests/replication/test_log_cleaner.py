@@ -1,4 +1,4 @@
-"""The log cleaner of a running broker: what it picks, what it survives, and that it ends when it should."""
+"""The log cleaner of a running broker: its choice of logs, faults, and its end."""
 
 from __future__ import annotations
 

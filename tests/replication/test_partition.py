@@ -1,4 +1,4 @@
-"""One replica's decisions: who may write, what is committed, who is refused and why."""
+"""Decisions of one replica: appends, commits, and errors."""
 
 from __future__ import annotations
 

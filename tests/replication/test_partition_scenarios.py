@@ -1,4 +1,4 @@
-"""Replicas of one partition, told as text: tests/scenarios/partition.txt."""
+"""Replicas of one partition: tests/scenarios/partition.txt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop that fetches from a leader: what goes wrong with one partition stays with it."""
+"""Replica fetcher: an error of one partition does not affect the others."""
 
 from __future__ import annotations
 

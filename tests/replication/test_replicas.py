@@ -1,4 +1,4 @@
-"""The replicas of one broker: made and dropped as the image says, whatever the disk says."""
+"""The replicas of one broker: hosted and dropped as in the image, also if the disk refuses."""
 
 from __future__ import annotations
 

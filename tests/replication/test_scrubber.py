@@ -1,4 +1,4 @@
-"""The scrub counts what it has read, and only that."""
+"""Scrubber: counts exactly the bytes that it has read."""
 
 from __future__ import annotations
 

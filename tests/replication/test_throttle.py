@@ -1,4 +1,4 @@
-"""The throttle of replication: what is overdrawn is paid back, at the rate of the moment."""
+"""Replication throttle: debt is paid back at the current rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disk in memory loses what a disk may lose, and nothing else."""
+"""The simulated disk loses only what a real disk may lose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters in which one thing goes wrong at a time, in an order that once was a defect."""
+"""Single faults in an order that once was a defect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulator's store does what every store must do, and its sessions suffer as sessions do."""
+"""The simulated store fulfils the contract of every store, and its sessions expire."""
 
 from __future__ import annotations
 

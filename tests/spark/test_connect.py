@@ -1,4 +1,4 @@
-"""Spark Connect: what is written for each batch works without a JVM in the program's process."""
+"""Spark Connect: foreachBatch sinks work without a JVM in the program's process."""
 
 from __future__ import annotations
 

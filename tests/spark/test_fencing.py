@@ -1,4 +1,4 @@
-"""What a broken-off batch has left open does not hide what others write."""
+"""Open transactions of an interrupted batch do not block readers."""
 
 from __future__ import annotations
 

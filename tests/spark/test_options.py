@@ -1,4 +1,4 @@
-"""Options of the data source, and what follows from offsets alone. None of it needs Spark."""
+"""Options of the data source, and offset ranges. None of it needs Spark."""
 
 from __future__ import annotations
 

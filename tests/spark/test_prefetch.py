@@ -1,4 +1,4 @@
-"""Small batches that the planner reads: the same rows, one task, and tasks read whatever it does not."""
+"""Prefetch: small batches are read by the planner, with the same rows; tasks read the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a micro-batch asks of the cluster, and what its workers do beside it: nothing that the batch before has done."""
+"""The requests of a micro-batch, and the work of its workers: nothing is repeated from the previous batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic that is deleted and recreated is another one, whatever its length, and failOnDataLoss decides."""
+"""A recreated topic is another topic, also if it is long enough, and failOnDataLoss decides."""
 
 from __future__ import annotations
 

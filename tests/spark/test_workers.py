@@ -1,4 +1,4 @@
-"""Workers of Spark: what they do once for all tasks that use them again."""
+"""Workers of Spark: work that is done once for all tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns and records: each reads what the other writes, and both refuse the same."""
+"""Columns and records: each reads the batches of the other, and both refuse the same."""
 
 from __future__ import annotations
 

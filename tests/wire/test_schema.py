@@ -1,4 +1,4 @@
-"""The generated schema is what the generator writes, agrees with the APIs' table, and is cheap to import."""
+"""The generated schema: equals the generator's output, agrees with the table of APIs, and imports quickly."""
 
 from __future__ import annotations
 

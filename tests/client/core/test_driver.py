@@ -1,4 +1,4 @@
-"""Bootstrap: how long a client looks for its first broker, and what it says when there is none."""
+"""Bootstrap: how long a client looks for its first broker, and its error when there is none."""
 
 from __future__ import annotations
 

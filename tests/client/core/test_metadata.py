@@ -1,4 +1,4 @@
-"""What a client knows of the cluster: by scenarios, and whatever it is told."""
+"""Metadata of a client: by scenarios, and with random responses."""
 
 from __future__ import annotations
 

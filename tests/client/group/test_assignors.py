@@ -1,4 +1,4 @@
-"""The assignors: everything is read exactly once, evenly, and what need not move stays."""
+"""Assignors: every partition has one member, balanced, with few moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens to a member, in whatever order: it keeps the shell's contract."""
+"""Random events for a member, in any order: it keeps the shell's contract."""
 
 from __future__ import annotations
 

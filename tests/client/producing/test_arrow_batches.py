@@ -1,4 +1,4 @@
-"""Partitions of rows: keys are hashed as one by one, and rows without a key go where the partitioner says."""
+"""Partitions of rows: keys are hashed as for single records, rows without a key as the partitioner says."""
 
 from __future__ import annotations
 

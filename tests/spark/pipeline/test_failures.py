@@ -1,4 +1,4 @@
-"""The reason of a failure is found in what PySpark 4.3 really says, and errors cross the border without our frames."""
+"""The reason of a failure is found in PySpark's messages, and our errors come without our frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline's file is understood, checked and compiled without Spark: what is wrong is said with its line."""
+"""Pipeline files are parsed, checked and compiled without Spark; errors have a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a query has said is kept for `ottla pipeline status`, and told in words. No Spark."""
+"""The last progress of a query is stored for `ottla pipeline status`. No Spark."""
 
 from __future__ import annotations
 
