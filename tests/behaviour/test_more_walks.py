@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ottla.local.waiting import until
+from ottla.runtime.real import RealRuntime
 from ottla.wire.schema import create_topics
 from ottla.wire.schema import incremental_alter_configs as alter
 from tests.behaviour.test_walks import Plain, batch, topic
@@ -39,6 +40,7 @@ async def start_walk(directory: Path) -> Trace:
     assert partition is not None
     partition.append(memoryview(bytearray(batch(broker))), 1, broker.runtime.wall_ms())
     await broker.abandon()
+    assert isinstance(broker.runtime, RealRuntime)
     await broker.runtime.close()
     with traced() as trace:
         threading.setprofile(trace.event)
