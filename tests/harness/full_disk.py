@@ -1,4 +1,4 @@
-"""A real disk that has no room for what is written under one name, for as long as a test says so."""
+"""A real disk that refuses appends to files of one name, as long as a test wants."""
 
 from __future__ import annotations
 
