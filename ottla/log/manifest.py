@@ -216,7 +216,7 @@ class Manifest(NamedTuple):
         if self.epochs_crc != NO_CRC:
             lines.append(f"epochs {_crc_text(self.epochs_crc)}")
         if self.snapshots:
-            lines.append("snapshots " + " ".join(f"{offset}:{crc:08x}" for offset, crc in self.snapshots))
+            lines.append("snapshots " + " ".join(f"{offset}:{_crc_text(crc)}" for offset, crc in self.snapshots))
         body = "\n".join([*lines, ""]).encode()
         return body + f"crc {crc32c(body):08x}\n".encode()
 
@@ -263,7 +263,7 @@ def _crc_of(text: str) -> int:
 
 def _snapshot_of(text: str) -> tuple[int, int]:
     offset, _, crc = text.partition(":")
-    return int(offset), int(crc, 16)
+    return int(offset), _crc_of(crc or "-")
 
 
 def _claim_text(claim: SegmentClaim) -> str:

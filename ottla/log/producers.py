@@ -282,7 +282,7 @@ class Snapshots:
 
     def expect(self, claims: Iterable[tuple[int, int]]) -> None:
         """What the manifest says of them."""
-        self._crcs.update((offset, crc) for offset, crc in claims if offset in self._offsets)
+        self._crcs.update((offset, crc) for offset, crc in claims if crc >= 0 and offset in self._offsets)
 
     @property
     def offsets(self) -> list[int]:
