@@ -272,7 +272,6 @@ class Snapshots:
         self._unsynced: dict[int, Mark] = {}
         self._crcs: dict[int, int] = {}  # of the files, as far as it is known without reading them
 
-    @property
     def claims(self) -> tuple[tuple[int, int], ...]:
         """Offset and checksum of each, for the manifest. Reads those that nothing else is known of."""
         for offset in self._offsets:
