@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 from ottla.errors import BadFrame, ErrorCode, Refused
 from ottla.wire import messages
 from ottla.wire.acl import AclOperation
-from ottla.wire.apis import Api
 from ottla.wire.schema.default_principal_data import DefaultPrincipalData
 
 
@@ -71,13 +70,12 @@ class Session:
         self.broker_id = broker_id
         self.principal = broker_principal(broker_id)
 
-    def may(self, operation: AclOperation | None) -> bool:
-        """On the cluster. Without an authorizer everything is allowed, except inter-broker APIs for clients."""
-        return operation is not AclOperation.CLUSTER_ACTION or self.broker_id is not None
-
-    def check_api(self, api: Api, version: int) -> None:
-        if not self.may(api.operation_of(version)):
-            raise Refused(ErrorCode.cluster_authorization_failed, "This API is for requests between brokers only.")
+    def refusal(self, operation: AclOperation) -> Refused | None:
+        """The error if this operation on the cluster is not allowed. Without an authorizer all are allowed, except
+        inter-broker APIs for clients."""
+        if operation is AclOperation.CLUSTER_ACTION and self.broker_id is None:
+            return Refused(ErrorCode.cluster_authorization_failed, "This API is for requests between brokers only.")
+        return None
 
     def check_is_broker(self, broker_id: int) -> None:
         """A replica id moves the high watermark (CVE-2018-1288), so only the authenticated broker itself may send it.

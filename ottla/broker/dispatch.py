@@ -4,9 +4,10 @@ A handler registers itself with `@serves(API)` and sees version-blind trees; wha
 Plain functions are answered at once; coroutines hold the connection's next request back until they are done. The two
 hot APIs register with `@serves_raw` and read their frames themselves.
 
-Who may ask what is in the table of APIs (`wire.apis`) and asked once, here, before any handler: what brokers ask each
-other is refused to everybody else. On a listener for brokers nobody is answered before it has proved to be one. Where a
-request says for which broker it speaks, handlers ask `Session.check_is_broker`.
+Authorization: the table of APIs (`wire.apis`) names resource and operation. `Session.refusal` decides about operations
+on the cluster, before any handler and also for forwarded requests: inter-broker APIs are refused to clients. An
+inter-broker listener serves only authenticated brokers. Where a request names its broker, handlers call
+`Session.check_is_broker`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from ottla.errors import BadFrame, ErrorCode, Fault, Refused, StorageFault
 from ottla.net.server import Connection, Pending, Reply
 from ottla.runtime import Buffer, ResponseSource
 from ottla.wire import messages
-from ottla.wire.acl import AclOperation
 from ottla.wire.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
 from ottla.wire.decoders import Decoder
 from ottla.wire.encoders import Encoder
@@ -142,8 +142,8 @@ class Route:
     """One version of one API."""
 
     __slots__ = (
-        "_count_errors", "_decoder", "_encoder", "api", "errors", "fast", "flexible_reply", "handler", "key", "raw",
-        "restricted", "version",
+        "_count_errors", "_decoder", "_encoder", "api", "cluster_operation", "errors", "fast", "flexible_reply",
+        "handler", "key", "raw", "version",
     )  # fmt: skip
 
     def __init__(
@@ -163,8 +163,7 @@ class Route:
         self.raw = raw
         self.fast = fast
         self.handler = _TREES.get(api.key)
-        self.restricted = api.operation_of(version) is AclOperation.CLUSTER_ACTION
-        """It is an inter-broker API."""
+        self.cluster_operation = api.cluster_operation(version)
         self._decoder: Decoder | None = None
         self._encoder: Encoder | None = None
         self._count_errors: Counter | None = None
@@ -214,8 +213,8 @@ class Dispatch:
         route = self._routes.get(key << 16 | version)
         if route is None:
             return self._unserved(connection, key, version, correlation_id)
-        if route.restricted and session.broker_id is None:
-            return self._unauthorized(route, connection, frame)
+        if route.cluster_operation is not None and (refused := session.refusal(route.cluster_operation)):
+            return self._unauthorized(route, connection, frame, refused)
         handler = route.raw or route.fast
         if handler is not None:
             pos = 10 + name_length
@@ -253,12 +252,11 @@ class Dispatch:
         assert isinstance(response, answer)
         return response
 
-    def _unauthorized(self, route: Route, connection: Connection, frame: memoryview) -> Reply:
+    def _unauthorized(self, route: Route, connection: Connection, frame: memoryview, refused: Refused) -> Reply:
         """The refusal of an unauthorized request, before any handler (raw, fast or tree) gets it."""
         _, _, correlation_id, client_id, pos = parse_request_header(frame)
         request = Request(route, connection, correlation_id, client_id, connection.session)
         message = route.decode(frame, pos)
-        refused = Refused(ErrorCode.cluster_authorization_failed, "This API is for requests between brokers only.")
         return self._refusal(request, message, refused)
 
     async def serve_forwarded(self, frame: memoryview, session: Session) -> bytes:
@@ -266,12 +264,14 @@ class Dispatch:
         response."""
         key, version, correlation_id, client_id, pos = parse_request_header(frame)
         route = self._routes.get(key << 16 | version)
-        if route is None or route.handler is None or route.restricted:
+        if route is None or route.handler is None:
             raise Refused(ErrorCode.unsupported_version, f"API {key} version {version} is not forwarded")
         message = route.decode(frame, pos)
         request = LocalRequest(route, session, client_id)
         request.correlation_id = correlation_id
         try:
+            if route.cluster_operation is not None and (refused := session.refusal(route.cluster_operation)):
+                raise refused
             response = route.handler(self._context, message, request)
             assert not isinstance(response, Pending), f"{route.api.name} is answered on a connection"
             if not isinstance(response, Message | bytes):

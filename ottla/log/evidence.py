@@ -128,6 +128,8 @@ def missing_segments(
                 notes.append(_wrong(log, claim, segment))
             if segment is not None and size < segment.size:
                 _cut_back(log, segment, size, notes)  # part of a batch: nothing may follow it
+            elif segment is not None:
+                _drop_indexes(log, segment)
         elif segment.size > claim.size and (claim is not manifest.active or clean):
             _cut_back(log, segment, claim.size, notes)
     first = min(by_base, default=None)
@@ -151,18 +153,17 @@ def between_segments(
     manifest there are none, or they were given up: only other segments are checked, which another release wrote or
     whose manifest is lost. `orphans`: in a log without manifest that was not closed cleanly, segments of which only the
     indexes exist."""
-    if log.config.cleanup_compact or log.cleaned:
-        if orphans is None and not ours:
-            return []
+    found = []
+    compacted = log.config.cleanup_compact or log.cleaned
+    if compacted and (ours or orphans is not None):
         looked_at = segments if orphans is None else segments[:-1]
         ends = {segment.base_offset: whole_end(segment)[0] for segment in looked_at}
-        return lost_from_compacted(segments, log.snapshots.offsets if orphans is None else orphans, ends)
-    found = []
+        found += lost_from_compacted(segments, log.snapshots.offsets if orphans is None else orphans, ends)
     for segment, following in pairwise(segments):
         if segment.base_offset in claims:
             continue
         end, size = last_end(segment)
-        if end < following.base_offset:
+        if end < following.base_offset and (size < segment.size or not compacted):
             found.append((end, following.base_offset))
             notes.append(f"{segment.log.path} ends at offset {end}, and the next one begins at {following.base_offset}")
         if size < segment.size:
@@ -238,6 +239,13 @@ def _cut_back(log: PartitionLog, segment: Segment, size: int, notes: list[str]) 
     segment.log.sync()
     segment.log.close()
     segment.size = size
+    _drop_indexes(log, segment)
+
+
+def _drop_indexes(log: PartitionLog, segment: Segment) -> None:
+    """The index files point to batches that are gone. They are built from the log when they are needed."""
+    for index in (segment.offsets, segment.times):
+        log.disk.remove(index.path)
 
 
 def cut_by_indexes(segment: Segment, end: int) -> bool:

@@ -12,7 +12,7 @@
     segment <base> <end> <size> <index> <timeindex> <txnindex>
     active <base> <end> <size> <index> <timeindex> <txnindex>  as a clean close left it
     epochs <leader-epoch-checkpoint>                           as a clean close left it
-    snapshots <offset> ...                                     the producer snapshots that a clean close left
+    snapshots <offset>:<crc> ...                               the producer snapshots that a clean close left
     crc <of all lines before>
 
 Offsets are half-open; the end of a closed segment is where the next one begins. Derived files are given by their
@@ -129,7 +129,8 @@ class Manifest(NamedTuple):
     decided: tuple[Range, ...] = ()
     aborted: tuple[LostEnd, ...] = ()
     undecided: tuple[LostEnd, ...] = ()
-    snapshots: tuple[int, ...] = ()
+    snapshots: tuple[tuple[int, int], ...] = ()
+    """Offset and checksum."""
 
     @property
     def proven_start(self) -> int:
@@ -190,6 +191,7 @@ class Manifest(NamedTuple):
             missing=tuple((start, min(end, offset)) for start, end in self.missing if start < offset),
             given_up=tuple((start, min(end, offset)) for start, end in self.given_up if start < offset),
             epochs_crc=NO_CRC,
+            snapshots=tuple(each for each in self.snapshots if each[0] <= offset),
             decided=tuple((start, end) for start, end in self.decided if end <= offset),
             aborted=tuple(each for each in self.aborted if each.last_offset < offset),
             undecided=tuple(each for each in self.undecided if each.last_offset < offset),
@@ -213,7 +215,7 @@ class Manifest(NamedTuple):
         if self.epochs_crc != NO_CRC:
             lines.append(f"epochs {_crc_text(self.epochs_crc)}")
         if self.snapshots:
-            lines.append(f"snapshots {' '.join(map(str, self.snapshots))}")
+            lines.append("snapshots " + " ".join(f"{offset}:{_crc_text(crc)}" for offset, crc in self.snapshots))
         body = "\n".join([*lines, ""]).encode()
         return body + f"crc {crc32c(body):08x}\n".encode()
 
@@ -240,7 +242,7 @@ class Manifest(NamedTuple):
             decided=_ranges_of(fields.get("decided", ())),
             aborted=tuple(LostEnd(*map(int, each)) for each in fields.get("aborted", ())),
             undecided=tuple(LostEnd(*map(int, each)) for each in fields.get("undecided", ())),
-            snapshots=tuple(map(int, fields["snapshots"][0])) if "snapshots" in fields else (),
+            snapshots=tuple(map(_snapshot_of, fields["snapshots"][0])) if "snapshots" in fields else (),
             topic_id=bytes.fromhex(fields["topic"][0][0]) if "topic" in fields else None,
             epochs_crc=_crc_of(fields["epochs"][0][0]) if "epochs" in fields else NO_CRC,
         )
@@ -256,6 +258,11 @@ def _crc_text(crc: int) -> str:
 
 def _crc_of(text: str) -> int:
     return NO_CRC if text == "-" else int(text, 16)
+
+
+def _snapshot_of(text: str) -> tuple[int, int]:
+    offset, _, crc = text.partition(":")
+    return int(offset), _crc_of(crc or "-")
 
 
 def _claim_text(claim: SegmentClaim) -> str:

@@ -316,7 +316,7 @@ def close(log: PartitionLog, written: Collection[str]) -> None:
         active=active,
         topic_id=log.topic_id,
         epochs_crc=file_crc(log.disk, f"{log.path}/{EPOCHS_FILE}"),
-        snapshots=tuple(log.snapshots.offsets),
+        snapshots=log.snapshots.claims(),
     )
     log.manifest.save(manifest)
 

@@ -20,8 +20,9 @@ older one is used. The start of a producer's open transaction is part of its sta
 
 from __future__ import annotations
 
+import logging
 import struct
-from collections.abc import Collection, ItemsView
+from collections.abc import Collection, ItemsView, Iterable
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -71,6 +72,9 @@ class ProducerStateEntry:
         self.last_seen_ms = now_ms  # by our clock: clients may write any timestamp they like
         self.coordinator_epoch = NO_EPOCH
         self.transaction_start = NO_OFFSET  # first offset of the open transaction
+
+
+_logger = logging.getLogger("ottla.log")
 
 
 class SnapshotDamaged(Exception):
@@ -260,13 +264,25 @@ SUFFIX = ".snapshot"
 class Snapshots:
     """Which snapshots there are, oldest first."""
 
-    __slots__ = ("_disk", "_offsets", "_path", "_unsynced")
+    __slots__ = ("_crcs", "_disk", "_offsets", "_path", "_unsynced")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._path = path
         self._offsets: list[int] = []
         self._unsynced: dict[int, Mark] = {}
+        self._crcs: dict[int, int] = {}  # of the files, as far as it is known without reading them
+
+    def claims(self) -> tuple[tuple[int, int], ...]:
+        """Offset and checksum of each, for the manifest. Reads those that nothing else is known of."""
+        for offset in self._offsets:
+            if offset not in self._crcs and self._disk.exists(self._name(offset)):
+                self._crcs[offset] = crc32c(self._read(offset))
+        return tuple(sorted(self._crcs.items()))
+
+    def expect(self, claims: Iterable[tuple[int, int]]) -> None:
+        """What the manifest says of them."""
+        self._crcs.update((offset, crc) for offset, crc in claims if crc >= 0 and offset in self._offsets)
 
     @property
     def offsets(self) -> list[int]:
@@ -280,8 +296,11 @@ class Snapshots:
         """Not synced yet: until then a crash merely costs a longer replay."""
         file = self._file(offset, create=True)
         file.truncate(0)
-        file.append(producers.encode())
+        data = producers.encode()
+        self._crcs.pop(offset, None)
+        file.append(data)
         file.close()
+        self._crcs[offset] = crc32c(data)
         if offset not in self._offsets:
             self._offsets.append(offset)
             self._offsets.sort()
@@ -300,31 +319,55 @@ class Snapshots:
         producers.clear()
         for offset in reversed([offset for offset in self._offsets if offset <= offset_max]):
             try:
-                producers.load(self._disk.read(self._name(offset)), now_ms)
-            except (SnapshotDamaged, FileNotFoundError):
-                self._remove(offset)
+                producers.load(self._read(offset), now_ms)
+            except (SnapshotDamaged, FileNotFoundError) as problem:
+                if isinstance(problem, SnapshotDamaged):
+                    name = self._name(offset)
+                    _logger.warning("%s was removed: %s. An older snapshot and the log replace it.", name, problem)
+                self.remove(offset)
             else:
                 return offset
         return -1
 
+    def is_damaged(self, offset: int) -> bool:
+        """Blocks; for a thread."""
+        try:
+            Producers(ids_max=1).load(self._read(offset), now_ms=0)
+        except SnapshotDamaged:
+            return True
+        except FileNotFoundError:
+            pass
+        return False
+
+    def _read(self, offset: int) -> bytes:
+        data = self._disk.read(self._name(offset))
+        if self._crcs.get(offset, crc := crc32c(data)) != crc:
+            raise SnapshotDamaged("it is not what was written to it")
+        return data
+
     def truncate(self, log_end: int) -> None:
         """Snapshots after the log end are of truncated batches."""
         for offset in [offset for offset in self._offsets if offset > log_end]:
-            self._remove(offset)
+            self.remove(offset)
 
     def drop_before(self, offset: int) -> None:
         for old in [old for old in self._offsets if old < offset]:
-            self._remove(old)
+            self.remove(old)
 
     def prune(self, wanted: Collection[int]) -> None:
         """Keep those at the given offsets."""
         for offset in set(self._offsets).difference(wanted):
-            self._remove(offset)
+            self.remove(offset)
 
-    def _remove(self, offset: int) -> None:
+    def remove(self, offset: int) -> None:
         self._disk.remove(self._name(offset))  # first: one that stays has to be removed later
         self._offsets.remove(offset)
         self._unsynced.pop(offset, None)
+        self._crcs.pop(offset, None)
+
+    def discard(self, offset: int) -> None:
+        if offset in self._offsets:
+            self.remove(offset)
 
     def _name(self, offset: int) -> str:
         return file_stem(self._path, offset) + SUFFIX

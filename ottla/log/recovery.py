@@ -71,6 +71,7 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
     segments = [Segment(log.disk, log.path, base, created_ms=now_ms) for base in files.segments]
     for offset in files.snapshots:
         log.snapshots.found(offset)
+    log.snapshots.expect(() if claimed is None else claimed.snapshots)
     for base in files.segments:
         log.transactions.look_for(base)
     restored = _take_back(log, segments, notes)

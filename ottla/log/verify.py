@@ -17,6 +17,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 from ottla.errors import Fault
 from ottla.log import checkpoints, manifest
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
@@ -389,7 +391,11 @@ class _Verification:
     def _snapshot(self, offset: int) -> None:
         path = f"{file_stem(self._path, offset)}.snapshot"
         try:
-            Producers(_OFFSET_MAX).load(self._disk.read(path), now_ms=0)
+            data = self._disk.read(path)
+            Producers(_OFFSET_MAX).load(data, now_ms=0)
+            claims = dict(self._manifest.snapshots) if self._finished and self._manifest is not None else {}
+            if claims.get(offset, manifest.NO_CRC) not in (manifest.NO_CRC, crc32c(data)):
+                raise SnapshotDamaged("it is not what the manifest says")
         except FileNotFoundError:
             pass  # its broker has no more use for it
         except SnapshotDamaged as damaged:
@@ -404,7 +410,7 @@ class _Verification:
         if not self._disk.exists(path):
             what = "it is missing: until it is rebuilt, only checkpoints prove which files the log must have"
             self._found(path, what, REBUILT)
-        left = {*(() if self._manifest is None else self._manifest.snapshots), *([ended] if ended > began else [])}
+        left = {*dict(() if self._manifest is None else self._manifest.snapshots), *([ended] if ended > began else [])}
         for offset in sorted(left.difference(snapshots)):
             what = "it is missing: the state of idempotent producers and open transactions at its offset"
             self._found(f"{file_stem(self._path, offset)}.snapshot", what, FROM_AN_OLDER_ONE)

@@ -144,13 +144,11 @@ class IsrManager:
         while True:
             await self._news.wait()
             self._news.clear()
-            self._wanted = {p: None for p in self._wanted if _decides(p) and p.leader.proposed is not None}
-            self._leaving = {p: None for p in self._leaving if _leaves(p)}
-            if not self._wanted and not self._leaving:
-                continue
             try:
+                self._leaving = {p: None for p in self._leaving if _leaves(p)}
                 if leaving := list(self._leaving)[:PARTITIONS_MAX]:
                     await self._put_leaving(leaving)
+                self._wanted = {p: None for p in self._wanted if _decides(p) and p.leader.proposed is not None}
                 if partitions := list(self._wanted)[:PARTITIONS_MAX]:
                     await self._put(partitions)
             except (Fault, Refused) as failure:

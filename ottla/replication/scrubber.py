@@ -208,8 +208,10 @@ class Scrubber:
             walk.close()
         if walk.found:
             await self._found(partition, segment)
-        elif walk.current and not walk.active:
-            await self._check_derived(partition, segment, truncations)
+        elif walk.current:
+            await self._check_snapshot(partition, segment.base_offset)
+            if walk.current and not walk.active:
+                await self._check_derived(partition, segment, truncations)
 
     async def _unreadable(self, partition: Partition, segment: Segment, fault: StorageFault) -> None:
         """A missing file is damage. A read error of the device may be temporary."""
@@ -255,9 +257,28 @@ class Scrubber:
             )  # fmt: skip
         try:
             scrub.apply(partition_log, segment, found, patches)
-        except StorageFault as fault:
+            if patches:
+                await self._rebuild_indexes(partition, segment)
+        except (StorageFault, Refused) as fault:
             log.error("scrub: %s: %s", partition, fault)
         self._replica_manager.follow(partition)
+
+    async def _rebuild_indexes(self, partition: Partition, segment: Segment) -> None:
+        """Empty batches took the place of damaged ones: the indexes of a closed segment follow."""
+        partition_log = partition.log
+        if partition_log.segment_after(segment) is None:
+            return
+        wrong = [segment.offsets.path, segment.times.path]
+        await self._runtime.offload(scrub.rebuild_derived, partition_log, segment, wrong, partition_log.truncations)
+        if segment in partition_log.segments:
+            scrub.take_up(partition_log, segment, wrong)
+
+    async def _check_snapshot(self, partition: Partition, offset: int) -> None:
+        snapshots = partition.log.snapshots
+        if await self._runtime.offload(snapshots.is_damaged, offset):
+            snapshots.discard(offset)
+            self.rebuilt += 1
+            log.warning("scrub: %s: the producer snapshot at offset %d was damaged: removed", partition, offset)
 
     async def _check_derived(self, partition: Partition, segment: Segment, truncations: int) -> None:
         partition_log = partition.log

@@ -220,7 +220,7 @@ class Faults:
                 return
             if not node.running:
                 try:
-                    done = damage_a_file(self._world.machine(node.name).disk, self._random)
+                    done = damage_a_file(self._world.machine(node.name).disk, DATA, self._random)
                 except StorageFault as fault:  # it is full, or broken, at the same time
                     done = f"files could not all be damaged: {fault}"
                 self._say(f"{node.name}: {done}")
@@ -236,7 +236,10 @@ class Faults:
             return None
         assert node.broker is not None
         disk, replicas = self._world.machine(node.name).disk, node.broker.replicas
-        flipped = flip_a_bit(disk, replicas, self._random)
+        try:
+            flipped = flip_a_bit(disk, replicas, self._random)
+        except StorageFault:
+            return None  # the disk is broken at the same time
         if flipped is None:
             return None
         self._say(f"{node.name}: {flipped}")

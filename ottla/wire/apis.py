@@ -95,6 +95,14 @@ class Api(NamedTuple):
     def operation_of(self, version: int) -> AclOperation | None:
         return AclOperation.CLUSTER_ACTION if version >= self.cluster_action_from else self.operation
 
+    def cluster_operation(self, version: int) -> AclOperation | None:
+        """The operation on the cluster that dispatch checks. None: the request names the resources, and its handler
+        checks them."""
+        operation = self.operation_of(version)
+        if self.resource is ResourceType.CLUSTER or operation is AclOperation.CLUSTER_ACTION:
+            return operation
+        return None
+
     def flexible(self, version: int) -> bool:
         return version >= self.flexible_from
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from ottla.access.session import Session
 from ottla.broker import topic_creation
 from ottla.broker.broker import Broker
 from ottla.broker.peers import packed_address
@@ -12,8 +13,9 @@ from ottla.errors import ErrorCode
 from ottla.local.waiting import until
 from ottla.net.server import Connection, Pending, Reply, Serve
 from ottla.wire import messages
-from ottla.wire.apis import ENVELOPE
-from ottla.wire.frame import framed, parse_request_header, response_header
+from ottla.wire.apis import ALTER_PARTITION, APIS, ENVELOPE
+from ottla.wire.frame import framed, parse_request_header, request_header, response_header
+from ottla.wire.schema.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from ottla.wire.schema.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from ottla.wire.schema.envelope import EnvelopeRequest, EnvelopeResponse
 from ottla.wire.schema.incremental_alter_configs import (
@@ -279,5 +281,18 @@ def test_the_error_of_an_envelope_is_named(tmp_path):
             answer = await client.call(creation("a"), CreateTopicsResponse, 7)
             assert answer.topics[0].error_code == ErrorCode.unsupported_version
             assert answer.topics[0].error_message == "The controller answered UNSUPPORTED_VERSION."
+
+    run(test)
+
+
+def test_a_forwarded_inter_broker_request_of_a_client_is_refused(tmp_path):
+    async def test() -> None:
+        async with brokers(tmp_path, 1) as (broker,):
+            api = APIS[ALTER_PARTITION]
+            request = request_header(api.key, api.max, 7, "c") + messages.encode(AlterPartitionRequest(), api.max)
+            client = Session("PLAINTEXT", forwarded=True)
+            response = memoryview(await broker.context.serve_forwarded(memoryview(request), client))
+            answer = messages.decode(AlterPartitionResponse, api.max, response, 5)
+            assert answer.error_code == ErrorCode.cluster_authorization_failed
 
     run(test)

@@ -2,7 +2,7 @@
 
 Tests that type what a user would type need dozens of processes, and most of the time of each would go into loading
 modules. So one process loads them, and is forked for every command: `ottla`, `python` and Kafka's scripts in this
-shell's PATH are small programs that hand over their arguments, their surroundings and their open files, and wait.
+shell's PATH are small programs that hand over their arguments, their environment and their open files, and wait.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from ottla.log.retention import retain
 from ottla.log.verify import verify_partition
 from ottla.runtime.disk import RealDisk
 from ottla.sim.disk import SimDisk
+from ottla.wire.batch import batches
 from tests.log.batches import NOW, PATH, append, fill, served
 from tests.log.test_damage import CONFIG, closed, logs, opened
 
@@ -215,3 +216,29 @@ def test_noise_after_a_closed_segment_is_truncated_without_a_manifest_too():
     assert log.segments[0].size == len(data)
     assert disk.read(name) == data
     assert any("cut back" in note for note in log.recovery.notes)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("act", ["cut", "extended"])
+def test_the_end_of_a_closed_segment_of_a_compacted_log_without_a_manifest_is_whole_batches(act, clean):
+    """As in a data directory of a release that writes no manifest."""
+    disk = SimDisk(Random(5))
+    config = LogConfig(segment_bytes=400, index_interval_bytes=0, cleanup_compact=True, cleanup_delete=False)
+    log = PartitionLog.open(disk, PATH, config, now_ms=NOW)
+    fill(log, 20)
+    end, second, size = log.log_end, log.segments[1].base_offset, log.segments[0].size
+    log.close()
+    name = f"{PATH}/{0:020d}.log"
+    data = disk.read(name)
+    disk.write_atomic(name, data[:-30] if act == "cut" else data + Random(3).randbytes(36))
+    disk.remove(f"{PATH}/{FILE_NAME}")
+    log = PartitionLog.open(disk, PATH, config, clean=clean, recovery_point=end, alone=True, now_ms=NOW)
+    batch = next(iter(batches(data)))[1].size
+    if act == "cut":
+        assert log.damage is not None
+        assert log.damage.missing == ((second - 1, second),)
+        assert log.segments[0].size == size - batch
+    else:
+        assert log.damage is None
+        assert disk.read(name) == data
+    assert log.log_end == end

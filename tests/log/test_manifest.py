@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 
 from ottla.errors import Refused, StorageFault
 from ottla.log.log_config import LogConfig
-from ottla.log.manifest import FILE_NAME, Manifest, ManifestDamaged, SegmentClaim, file_crc, read, without
+from ottla.log.manifest import (
+    FILE_NAME,
+    NO_CRC,
+    Manifest,
+    ManifestDamaged,
+    SegmentClaim,
+    _snapshot_of,
+    file_crc,
+    read,
+    without,
+)
 from ottla.log.partition_log import PartitionLog
 from ottla.log.scrub import derived_damage
 from ottla.sim.disk import SimDisk
@@ -279,3 +289,10 @@ def test_a_transaction_index_that_changes_before_its_segment_is_claimed_is_not_c
     assert claim is not None
     assert claim.txnindex_crc == crc32c(data)
     assert derived_damage(log, claim) == [index]
+
+
+def test_snapshots_without_a_checksum_are_known_by_their_offset():
+    claims = ((300, NO_CRC), (528, 0xA0818F96))
+    found = Manifest.decode(Manifest(0, snapshots=claims).encode())
+    assert found.snapshots == claims
+    assert _snapshot_of("300") == claims[0]

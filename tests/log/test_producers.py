@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.errors import ErrorCode, Refused
+from ottla.log.log_config import LogConfig
+from ottla.log.partition_log import PartitionLog
 from ottla.log.producers import Producers, SnapshotDamaged
+from ottla.log.verify import verify_partition
+from ottla.sim.disk import SimDisk
 from ottla.wire.batch import CONTROL, SEQUENCE_MAX, TRANSACTIONAL, BatchHeader
-from tests.log.batches import NOW
+from tests.log.batches import NOW, PATH, append
 
 
 def header(sequence, records=1, *, producer_id=7, epoch=0, timestamp=NOW, attributes=0):
@@ -207,3 +213,42 @@ def test_a_damaged_snapshot_is_refused(data):
         snapshot += b"x"
     with pytest.raises(SnapshotDamaged):
         Producers(10).load(bytes(snapshot), NOW)
+
+
+def filled(disk):
+    log = PartitionLog.open(disk, PATH, LogConfig(segment_bytes=400), now_ms=NOW)
+    for sequence in range(20):
+        append(log, producer_id=7, sequence=sequence)
+    return log
+
+
+def snapshots_of(disk):
+    return sorted(f"{PATH}/{name}" for name in disk.listdir(PATH) if name.endswith(".snapshot"))
+
+
+def test_an_older_snapshot_instead_of_the_newest_is_found(caplog):
+    disk = SimDisk(Random(1))
+    log = filled(disk)
+    log.close()
+    *_, older, newest = snapshots_of(disk)
+    disk.write_atomic(newest, disk.read(older))
+    findings = verify_partition(disk, PATH, finished=True).findings
+    assert [finding.path for finding in findings] == [newest]
+    for clean in (True, False):
+        again = PartitionLog.open(disk, PATH, log.config, clean=clean, now_ms=NOW)
+        known = dict(again.producers.items())[7]
+        assert known.next_sequence == 20
+    assert f"{newest} was removed" in caplog.text
+
+
+def test_a_damaged_snapshot_that_nobody_loads_is_found_too():
+    disk = SimDisk(Random(1))
+    log = filled(disk)
+    log.close()
+    first, second, *_ = snapshots_of(disk)
+    disk.write_atomic(second, disk.read(first))
+    log = PartitionLog.open(disk, PATH, log.config, clean=True, now_ms=NOW)
+    damaged = [offset for offset in log.snapshots.offsets if log.snapshots.is_damaged(offset)]
+    assert [f"{PATH}/{offset:020d}.snapshot" for offset in damaged] == [second]
+    log.snapshots.discard(damaged[0])
+    assert not disk.exists(second)

@@ -10,6 +10,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 from ottla.local.cluster import LocalCluster
@@ -17,8 +18,10 @@ from ottla.local.history import History, Kind
 from ottla.local.processes import BrokerProcess, State
 from ottla.local.proxy import ClusterProxies, Pair, both_ways
 from ottla.local.snapshot import NO_BROKER, ClusterSnapshot, MetadataWatcher
+from ottla.log import manifest
+from ottla.runtime.disk import RealDisk
+from ottla.sim import damage
 from tests.harness.raw import fetch_request
-from tests.soak import files
 from tests.soak.exactly_once import ExactlyOnce
 from tests.soak.load import TOPIC, Writer
 
@@ -350,7 +353,7 @@ def damage_a_file(arena: Arena) -> None:
     if not arena.wait_until_whole():
         return
     broker.stop() if arena.random.random() < 0.5 else broker.kill()
-    arena.say(files.damage_a_file(broker.data, arena.random))
+    arena.say(damage.damage_a_file(RealDisk(), str(broker.data), arena.random))
     arena.rest(0, 2)
     broker.start()
     arena.wait_until_repaired(broker)
@@ -359,10 +362,20 @@ def damage_a_file(arena: Arena) -> None:
 def flip_a_bit(arena: Arena) -> None:
     """In a file of a running replica that only the scrub reads again."""
     broker = arena.random.choice(arena.brokers)
-    if not arena.wait_until_whole() or (flipped := files.flip_a_bit(broker.data, arena.random)) is None:
+    if not arena.wait_until_whole() or not (segments := _closed_segments(broker)):
         return
-    arena.say(flipped)
+    path = arena.random.choice(segments)
+    arena.say(damage.flip_a_bit_of(RealDisk(), str(path), path.read_bytes(), arena.random))
     arena.wait_until_repaired(broker)
+
+
+def _closed_segments(broker: BrokerProcess) -> list[Path]:
+    """Those that the manifests have."""
+    found = []
+    for directory in {path.parent for path in broker.data.glob(f"*-*/{manifest.FILE_NAME}")}:
+        claims = manifest.read(RealDisk(), str(directory))
+        found += [directory / f"{claim.base_offset:020d}.log" for claim in (claims.segments if claims else ())]
+    return sorted(path for path in found if path.exists() and path.stat().st_size)
 
 
 def clients_that_never_read(arena: Arena) -> None:
