@@ -210,7 +210,7 @@ class _Verification:
         names = [name for name in self._disk.listdir(self._path) if name != manifest.FILE_NAME]
         numbered = [(int(found[1]), found[2]) for found in map(_NUMBERED.fullmatch, names) if found]
         bases = sorted(base for base, kind in numbered if kind == "log")
-        self._notes += [note for name in names if (note := self._left_over(name))]
+        self._notes += self._left_over(names)
         self._metadata()
         sizes = {base: self._disk.open(f"{file_stem(self._path, base)}.log").size() for base in bases}
         if self._manifest is not None:
@@ -238,14 +238,23 @@ class _Verification:
             self._recorded.log_start, epochs, orphans, self._running or any(map(DELETED.fullmatch, names))
         )
 
-    def _left_over(self, name: str) -> str:
-        found = _UNFINISHED.fullmatch(name)
-        if found is None:
-            return ""
-        path = f"{self._path}/{name}"
-        if found[1] == "damaged":
-            return f"{path} was quarantined by the broker: it is evidence, delete it when you need it no more"
-        return "" if self._running else f"{path} is left over: the broker removes it, or finishes what it was for"
+    def _left_over(self, names: Sequence[str]) -> list[str]:
+        """One note per kind of file that is not part of the log, also if there are many of them."""
+        kinds: dict[str, list[str]] = {}
+        for name in sorted(names):
+            if found := _UNFINISHED.fullmatch(name):
+                kinds.setdefault(found[1], []).append(name)
+        notes = []
+        for kind, files in kinds.items():
+            more = f" and {len(files) - 1} more .{kind} files" if len(files) > 1 else ""
+            if kind == "damaged":
+                text = "quarantined by the broker: evidence, delete it when you need it no more"
+            elif self._running:
+                continue
+            else:
+                text = "left over: the broker removes it, or finishes what it was for"
+            notes.append(f"{self._path}/{files[0]}{more}: {text}")
+        return notes
 
     def _gap(self, base: int, following: int, size: int) -> None:
         """Nothing lies between the end of a segment and the next, where nothing was compacted and no loss accepted."""

@@ -309,14 +309,15 @@ class Replicas:
         )
         if not self._disk.exists(path):
             opened.before_files = partial(self._drop_stale_checkpoints, key)
-        for note in opened.recovery.notes:
-            log.warning("%s-%d: %s", topic.name, index, note)
+        notes = "; ".join(opened.recovery.notes)
         if opened.damage is not None:
             log.error(
                 "%s-%d is damaged: %s. It is copied again from another replica if one has them; until then, or until "
-                "the loss is accepted (ottla log accept-loss), reads there fail with KAFKA_STORAGE_ERROR.",
-                topic.name, index, opened.damage,
+                "the loss is accepted (ottla log accept-loss), reads there fail with KAFKA_STORAGE_ERROR.%s",
+                topic.name, index, opened.damage, f" Found: {notes}" if notes else "",
             )  # fmt: skip
+        elif notes:
+            log.warning("%s-%d: %s", topic.name, index, notes)
         partition = Partition(
             topic.name, topic.id, index, self._broker_id, opened, append_policy(config, index, self._broker_id)
         )

@@ -284,6 +284,14 @@ def test_a_wrong_transaction_index_is_found(data, what, proof):
     assert findings == [(str(index), False), *manifest]
 
 
+def test_leftover_files_of_one_kind_are_one_note(data):
+    for base in (7, 8, 9):
+        (data / f"{TOPIC}-0" / f"{base:020}.log.deleted").touch()
+        (data / f"{TOPIC}-0" / f"{base:020}.log.damaged").touch()
+    notes = [line for line in verify(data).output.splitlines() if "and 2 more" in line]
+    assert [line.split(": ")[2] for line in notes] == ["quarantined by the broker", "left over"]
+
+
 def test_a_damaged_or_removed_manifest_after_a_clean_shutdown_is_reported(data):
     manifest = data / f"{TOPIC}-0" / FILE_NAME
     assert "left over" not in verify(data).output
