@@ -74,7 +74,9 @@ class Brokers(LocalCluster):
         return name
 
     def partition(self, topic: str, index: int = 0) -> Any:
-        return wait_for(lambda: self._metadata(topic), "an answer", 30).topics[topic].partitions[index]
+        """A broker may answer that has not yet seen the topic's creation."""
+        seen = wait_for(lambda: (seen := self._metadata(topic)) and seen.topics[topic].partitions, "the topic", 30)
+        return seen[index]
 
     def _metadata(self, topic: str | None = None) -> Any:
         """librdkafka goes on asking one that was killed, if it has not heard of that when it begins."""
