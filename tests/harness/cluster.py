@@ -79,12 +79,13 @@ class Brokers(LocalCluster):
         return seen[index]
 
     def _metadata(self, topic: str | None = None) -> Any:
-        """librdkafka goes on asking one that was killed, if it has not heard of that when it begins."""
+        """librdkafka waits for a killed or paused broker while it has no other connection: a new client has others."""
         try:
             return self.admin.list_topics(topic, timeout=2)
         except confluent_kafka.KafkaException as failure:
             if failure.args[0].code() not in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
                 raise
+            self.admin = AdminClient({"bootstrap.servers": self.bootstrap_all})
             return None
 
     def in_sync(self, topic: str, count: int) -> None:
