@@ -170,6 +170,8 @@ class Route:
 
     def decode(self, frame: memoryview, pos: int) -> Message:
         """Decode the request. Bytes after it are ignored, as in Kafka: librdkafka's request for all topics has some."""
+        if len(frame) > TREE_BYTES_MAX:
+            raise BadFrame(f"a {self.api.name} request of {len(frame)} bytes (at most {TREE_BYTES_MAX} are taken)")
         if self._decoder is None:
             self._decoder = messages.decoder_of(messages.message_class(self.key, "request"), self.version, whole=False)
         return self._decoder(frame, pos)
@@ -209,12 +211,12 @@ class Dispatch:
             raise BadFrame("the request ends within its header") from None
         session = connection.session
         if connection.inter_broker and session.broker_id is None and key not in _UNAUTHENTICATED:
-            raise BadFrame(f"API {key} before it has said who it is")
+            raise BadFrame(f"API {key} before authentication as a broker")
         route = self._routes.get(key << 16 | version)
         if route is None:
             return self._unserved(connection, key, version, correlation_id)
         if route.cluster_operation is not None and (refused := session.refusal(route.cluster_operation)):
-            return self._unauthorized(route, connection, frame, refused)
+            return self._refuse_frame(route, connection, frame, refused)
         handler = route.raw or route.fast
         if handler is not None:
             pos = 10 + name_length
@@ -227,14 +229,14 @@ class Dispatch:
                 reply = handler(Request(route, connection, correlation_id, None, session), frame, pos)
             except BadFrame:
                 raise
+            except Refused as refused:
+                return self._refuse_frame(route, connection, frame, refused)
             except Exception as failure:
                 log.error("%s failed", route.api.name, exc_info=failure)
                 raise BadFrame(f"{route.api.name} failed") from failure
             if reply is not None or route.raw is not None:
                 return reply
         _, _, _, client_id, pos = parse_request_header(frame)
-        if len(frame) > TREE_BYTES_MAX:
-            raise BadFrame(f"a {route.api.name} request of {len(frame)} bytes (at most {TREE_BYTES_MAX} are taken)")
         message = route.decode(frame, pos)
         return self._serve_tree(Request(route, connection, correlation_id, client_id, session), message)
 
@@ -252,8 +254,8 @@ class Dispatch:
         assert isinstance(response, answer)
         return response
 
-    def _unauthorized(self, route: Route, connection: Connection, frame: memoryview, refused: Refused) -> Reply:
-        """The refusal of an unauthorized request, before any handler (raw, fast or tree) gets it."""
+    def _refuse_frame(self, route: Route, connection: Connection, frame: memoryview, refused: Refused) -> Reply:
+        """The refusal of a request that was not decoded to a tree."""
         _, _, correlation_id, client_id, pos = parse_request_header(frame)
         request = Request(route, connection, correlation_id, client_id, connection.session)
         message = route.decode(frame, pos)

@@ -327,14 +327,8 @@ class ReplicaFetcher:
 
     def _log_gap(self, partition: Partition, gap: Gap) -> None:
         what = "has given them up" if gap.given_up else "has lost them as well"
-        log.warning(
-            "%s: offsets %d..%d: broker %d %s, continuing after them",
-            partition,
-            gap.start,
-            gap.end - 1,
-            self.leader_id,
-            what,
-        )
+        where = partition, gap.start, gap.end - 1, self.leader_id
+        log.warning("%s: offsets %d..%d: broker %d %s, continuing after them", *where, what)
 
     async def _restart_log(self, partition: Partition, log_start: int, now_ms: int) -> None:
         if log_start < 0:

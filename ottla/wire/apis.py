@@ -80,7 +80,7 @@ class Api(NamedTuple):
     flexible_from: int
     """From this version on, headers and bodies carry tagged fields (KIP-482)."""
     resource: ResourceType | None = None
-    """The resource that is checked; None: allowed to all, also unauthenticated."""
+    """The resource that is checked; None: no right is needed."""
     operation: AclOperation | None = None
     """The operation that has to be allowed on it."""
     advertised_min: int | None = None
@@ -96,8 +96,7 @@ class Api(NamedTuple):
         return AclOperation.CLUSTER_ACTION if version >= self.cluster_action_from else self.operation
 
     def cluster_operation(self, version: int) -> AclOperation | None:
-        """The operation on the cluster that dispatch checks. None: the request names the resources, and its handler
-        checks them."""
+        """The operation on the cluster that dispatch checks. None: the rights depend on what the request names."""
         operation = self.operation_of(version)
         if self.resource is ResourceType.CLUSTER or operation is AclOperation.CLUSTER_ACTION:
             return operation
@@ -124,10 +123,10 @@ _TABLE = (
     Api(LEAVE_GROUP, "LeaveGroup", 0, 5, 4, _R.GROUP, _O.READ),
     Api(SYNC_GROUP, "SyncGroup", 0, 5, 4, _R.GROUP, _O.READ),
     Api(DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5, _R.GROUP, _O.DESCRIBE),
-    Api(LIST_GROUPS, "ListGroups", 0, 5, 3, _R.CLUSTER, _O.DESCRIBE),
+    Api(LIST_GROUPS, "ListGroups", 0, 5, 3, _R.GROUP, _O.DESCRIBE),
     Api(SASL_HANDSHAKE, "SaslHandshake", 0, 1, NEVER),
     Api(API_VERSIONS, "ApiVersions", 0, 4, 3),
-    Api(CREATE_TOPICS, "CreateTopics", 2, 7, 5, _R.CLUSTER, _O.CREATE),
+    Api(CREATE_TOPICS, "CreateTopics", 2, 7, 5, _R.TOPIC, _O.CREATE),
     Api(DELETE_TOPICS, "DeleteTopics", 1, 6, 4, _R.TOPIC, _O.DELETE),
     Api(DELETE_RECORDS, "DeleteRecords", 0, 2, 2, _R.TOPIC, _O.DELETE),
     Api(INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2, _R.TRANSACTIONAL_ID, _O.WRITE),
@@ -140,8 +139,8 @@ _TABLE = (
     Api(DESCRIBE_ACLS, "DescribeAcls", 1, 3, 2, _R.CLUSTER, _O.DESCRIBE),
     Api(CREATE_ACLS, "CreateAcls", 1, 3, 2, _R.CLUSTER, _O.ALTER),
     Api(DELETE_ACLS, "DeleteAcls", 1, 3, 2, _R.CLUSTER, _O.ALTER),
-    Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4, _R.CLUSTER, _O.DESCRIBE_CONFIGS),
-    Api(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2, _R.CLUSTER, _O.ALTER_CONFIGS),
+    Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4, _R.TOPIC, _O.DESCRIBE_CONFIGS),
+    Api(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2, _R.TOPIC, _O.ALTER_CONFIGS),
     Api(ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", 1, 2, 2, _R.CLUSTER, _O.ALTER),
     Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2, _R.CLUSTER, _O.DESCRIBE),
     Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2),
@@ -152,7 +151,7 @@ _TABLE = (
     Api(DESCRIBE_DELEGATION_TOKEN, "DescribeDelegationToken", 1, 3, 2, _R.DELEGATION_TOKEN, _O.DESCRIBE),
     Api(DELETE_GROUPS, "DeleteGroups", 0, 2, 2, _R.GROUP, _O.DELETE),
     Api(ELECT_LEADERS, "ElectLeaders", 0, 2, 2, _R.CLUSTER, _O.ALTER),
-    Api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1, _R.CLUSTER, _O.ALTER_CONFIGS),
+    Api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1, _R.TOPIC, _O.ALTER_CONFIGS),
     Api(ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", 0, 1, 0, _R.CLUSTER, _O.ALTER),
     Api(LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0, _R.CLUSTER, _O.DESCRIBE),
     Api(OFFSET_DELETE, "OffsetDelete", 0, 0, NEVER, _R.GROUP, _O.DELETE),
@@ -163,7 +162,7 @@ _TABLE = (
     # Version 2 does not say under which registrations replicas are in sync (KIP-903): no broker of ours sends it.
     Api(ALTER_PARTITION, "AlterPartition", 3, 3, 2, _R.CLUSTER, _O.CLUSTER_ACTION),
     Api(ENVELOPE, "Envelope", 0, 0, 0, _R.CLUSTER, _O.CLUSTER_ACTION),
-    Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, _R.CLUSTER, _O.DESCRIBE),
+    Api(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
     Api(DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0, _R.TOPIC, _O.READ),
     Api(UNREGISTER_BROKER, "UnregisterBroker", 0, 0, 0, _R.CLUSTER, _O.ALTER),
     Api(DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0, _R.TRANSACTIONAL_ID, _O.DESCRIBE),

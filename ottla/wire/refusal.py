@@ -7,21 +7,26 @@ partition, group) are copied, and every error code is set. A response without su
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any, Final
 
 from ottla.errors import ErrorCode
+from ottla.wire.apis import ALTER_REPLICA_LOG_DIRS, ALTER_USER_SCRAM_CREDENTIALS
 from ottla.wire.fields import Field, fields_of, structure
 from ottla.wire.messages import message_class
 from ottla.wire.tree import Message, Struct
 
 CODES: Final = ("error_code", "partition_error_code")
 NAMES: Final = (
-    "topic_id", "name", "topic", "group_id", "transactional_id", "resource_type", "resource_name", "key",
-    "member_id", "group_instance_id", "partition_index", "partition_id", "partition", "index",
+    "topic_id", "name", "topic", "topic_name", "user", "group_id", "transactional_id", "resource_type", "resource_name",
+    "key", "member_id", "group_instance_id", "producer_id", "partition_index", "partition_id", "partition", "index",
+    "entity",
 )  # fmt: skip
 """Fields that identify an item."""
-INDEXES: Final = frozenset({"partition_index", "partition_id", "partition", "index"})
+INDEXES: Final = ("partition_index", "partition_id", "partition", "index")
 """Four names of the partition index."""
+SOURCES: Final = {"topic_name": ("name",), "user": ("name",), **dict.fromkeys(INDEXES, INDEXES)}
+"""Names of a response's field in the request, if they differ."""
 NO_ITEMS: Final = frozenset({"configuration_keys", "forgotten_topics_data"})
 """Lists in requests that have no counterpart in the response."""
 
@@ -78,8 +83,13 @@ def _refuse_items(
 
 
 def _lists(request: Struct, version: int) -> list[list[Any]]:
-    found = (field for field in fields_of(type(request), version) if field.array and field.name not in NO_ITEMS)
-    return [value for field in found if (value := getattr(request, field.name))]
+    fields = (field for field in fields_of(type(request), version) if field.array and field.name not in NO_ITEMS)
+    found = [value for field in fields if (value := getattr(request, field.name))]
+    if found and isinstance(request, Message) and request.API_KEY == ALTER_REPLICA_LOG_DIRS:
+        return [[topic for directory in found[0] for topic in directory.topics]]
+    if isinstance(request, Message) and request.API_KEY == ALTER_USER_SCRAM_CREDENTIALS:
+        return [[*chain.from_iterable(found)]]  # deletions and upsertions
+    return found
 
 
 def _carries_code(owner: type[Struct], field: Field, version: int) -> bool:
@@ -95,7 +105,6 @@ def _copy_names(request: Struct, response: Struct, fields: tuple[Field, ...]) ->
     for field in fields:
         if field.name not in NAMES:
             continue
-        sources = INDEXES if field.name in INDEXES else (field.name,)
-        for source in sources:
+        for source in SOURCES.get(field.name, (field.name,)):
             if hasattr(request, source):
                 setattr(response, field.name, getattr(request, source))

@@ -28,7 +28,7 @@ from ottla.replication.waits import DelayedOperations
 from ottla.runtime import Buffer, Runtime
 from ottla.wire import fetch as wire
 from ottla.wire.apis import FETCH
-from ottla.wire.fetch import FetchRequest, PartitionFetched
+from ottla.wire.fetch import PartitionFetched
 
 log = logging.getLogger("ottla.broker.fetch")
 
@@ -80,11 +80,8 @@ class FetchHandler:
     def handle(self, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
         message = wire.decode(frame, pos, request.version)
         follower, broker_epoch = message.replica_id, message.replica_epoch
-        try:
-            request.session.check_is_broker(follower)
-            session = self._sessions.resolve(message, by_id=request.version >= wire.TOPIC_IDS_FROM)
-        except Refused as refused:
-            return refusal(request, message, refused.code)
+        request.session.check_is_broker(follower)
+        session = self._sessions.resolve(message, by_id=request.version >= wire.TOPIC_IDS_FROM)
         if follower < 0:
             return self._read(FetchReader(self, request, message, session))
         session.heard += 1
@@ -184,7 +181,10 @@ class DelayedFetch:
         reply: Reply | Pending = None
         try:
             if session.closed:  # while it was delayed: the request is void
-                reply = refusal(reader.request, message, ErrorCode.fetch_session_id_not_found)
+                error = ErrorCode.fetch_session_id_not_found
+                reader.request.count_error(error)
+                parts = wire.encode_response(reader.request.version, [], error=error)
+                reply = cast("list[Buffer]", reader.request.frame_parts(parts))
             else:
                 found, size, _ = reader.look()
                 reply = reader.finish(found, size)
@@ -201,15 +201,3 @@ class DelayedFetch:
         session.notify = None
         if not session.is_session:
             session.unwatch()
-
-
-def refusal(request: Request, message: FetchRequest, code: ErrorCode) -> Reply:
-    """An error response. Old versions have no top-level error: there every partition has it."""
-    topics = []
-    request.count_error(code)
-    if request.version < 7 or code == ErrorCode.cluster_authorization_failed:
-        topics = [
-            (topic, [PartitionFetched(wanted.partition, code, aborted=[]) for wanted in partitions])
-            for topic, partitions in message.topics
-        ]
-    return cast("list[Buffer]", request.frame_parts(wire.encode_response(request.version, topics, error=code)))
