@@ -13,13 +13,7 @@ if TYPE_CHECKING:
     from ottla.client.consuming.consumer_records import ConsumerRecord
     from ottla.client.errors import ClientError
     from ottla.client.producing.producer import Producer
-    from ottla.client.values import (
-        GroupMetadata,
-        OffsetAndMetadata,
-        OffsetAndTimestamp,
-        RecordMetadata,
-        TopicPartition,
-    )
+    from ottla.client.values import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, RecordMetadata, TopicPartition
 
 __version__ = "0.1.0"
 

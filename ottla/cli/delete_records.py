@@ -8,15 +8,7 @@ from ottla.cli.completion import topic_names
 from ottla.cli.failure import Failure, Misused
 from ottla.cli.output import answer, json_option, print_table
 from ottla.cli.quantities import moment_ms
-from ottla.cli.target import (
-    Target,
-    administer,
-    cluster_options,
-    no_leader,
-    no_partition,
-    partitions_of,
-    without_leader,
-)
+from ottla.cli.target import Target, administer, cluster_options, no_leader, no_partition, partitions_of, without_leader
 from ottla.client.admin import Admin
 from ottla.client.errors import ClientError
 from ottla.client.values import TopicPartition

@@ -29,11 +29,7 @@ HASH_SEED: Final = "0"
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides everything random.")
 @click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Number of seeds, from --seed on.")
 @click.option(
-    "--minutes",
-    type=click.FloatRange(0.1),
-    default=3.0,
-    show_default=True,
-    help="Virtual time with faults of a seed.",
+    "--minutes", type=click.FloatRange(0.1), default=3.0, show_default=True, help="Virtual time with faults of a seed."
 )
 @click.option("--brokers", type=click.IntRange(1, 5), default=3, show_default=True, help="How many brokers.")
 @click.option("--fault", "only", metavar="NAME", multiple=True, help="Only faults of this kind; may be repeated.")

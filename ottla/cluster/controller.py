@@ -134,8 +134,7 @@ class _Creation:
         factor = self._rules.replication_factor if spec.replication_factor == UNSET else spec.replication_factor
         if partitions <= 0:
             raise Refused(
-                ErrorCode.invalid_partitions,
-                "Number of partitions was set to an invalid non-positive value.",
+                ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
             )
         if factor <= 0:
             raise Refused(
@@ -147,10 +146,7 @@ class _Creation:
         return tuple(assign_replicas(_hosts(self._brokers, factor), partitions, factor, start=self._placed))
 
     def _assigned(self, spec: TopicSpec) -> tuple[tuple[int, ...], ...]:
-        for field, value in (
-            ("replication factor", spec.replication_factor),
-            ("partitions", spec.partitions),
-        ):
+        for field, value in (("replication factor", spec.replication_factor), ("partitions", spec.partitions)):
             if value != UNSET:
                 raise Refused(
                     ErrorCode.invalid_request,
@@ -160,8 +156,7 @@ class _Creation:
         by_number = {number: tuple(replicas) for number, replicas in spec.assignments}
         if sorted(by_number) != list(range(len(spec.assignments))):
             raise Refused(
-                ErrorCode.invalid_replica_assignment,
-                "Partitions should be a consecutive 0-based integer sequence.",
+                ErrorCode.invalid_replica_assignment, "Partitions should be a consecutive 0-based integer sequence."
             )
         assignments = tuple(by_number[number] for number in range(len(by_number)))
         _check_assignments(assignments, len(assignments[0]), self._brokers)
@@ -203,9 +198,7 @@ def delete_topics(image: Image, topics: Sequence[str | bytes]) -> ControllerDeci
 def _unknown(ref: str | bytes) -> TopicResult:
     if isinstance(ref, str):
         return TopicResult(
-            ref,
-            code=ErrorCode.unknown_topic_or_partition,
-            message="This server does not host this topic-partition.",
+            ref, code=ErrorCode.unknown_topic_or_partition, message="This server does not host this topic-partition."
         )
     return TopicResult("", ref, code=ErrorCode.unknown_topic_id, message="This server does not host this topic ID.")
 

@@ -20,19 +20,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.cluster.failure_detector import HEARTBEATS_PER_LEASE, FailureDetector, Heartbeat
-from ottla.cluster.store import (
-    ANY_VERSION,
-    Check,
-    Conflict,
-    Create,
-    Delete,
-    Node,
-    Op,
-    SessionLost,
-    Set,
-    Why,
-    parent_of,
-)
+from ottla.cluster.store import ANY_VERSION, Check, Conflict, Create, Delete, Node, Op, SessionLost, Set, Why, parent_of
 from ottla.errors import Fault, StorageFault
 from ottla.runtime import Lock, Runtime
 
@@ -260,8 +248,7 @@ class StoreFile:
 
     def children_from(self, path: str, first: str) -> list[Node]:
         rows = self._db.execute(
-            "SELECT parent, name, data, version FROM node WHERE parent=? AND name>=? ORDER BY name",
-            (path, first),
+            "SELECT parent, name, data, version FROM node WHERE parent=? AND name>=? ORDER BY name", (path, first)
         )
         return [_node(*row) for row in rows]
 

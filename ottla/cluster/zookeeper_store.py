@@ -46,12 +46,7 @@ class ZooKeeperStore:
 
     @classmethod
     async def open(
-        cls,
-        address: str,
-        runtime: Runtime,
-        options: ZooKeeperOptions | None = None,
-        *,
-        session_file: str | None = None,
+        cls, address: str, runtime: Runtime, options: ZooKeeperOptions | None = None, *, session_file: str | None = None
     ) -> ZooKeeperStore:
         """`session_file`: of this broker alone; the session whose key is in it is ended."""
         store = cls(Address.parse(address), runtime, options or ZooKeeperOptions(), session_file)

@@ -43,30 +43,12 @@ _OFFSETS = (
     Setting("offsets.retention.minutes", _INT, 10080, "How long the offsets of an empty group are kept.", low=1),
     Setting("offsets.retention.check.interval.ms", _LONG, 600000, "How often expired offsets are removed.", low=1),
     Setting("offsets.commit.timeout.ms", _INT, 5000, "How long an offset commit waits for replication.", low=1),
-    Setting(
-        "offset.metadata.max.bytes",
-        _INT,
-        4096,
-        "The maximum size of the metadata of a committed offset.",
-        low=0,
-    ),
+    Setting("offset.metadata.max.bytes", _INT, 4096, "The maximum size of the metadata of a committed offset.", low=0),
 )
 
 _GROUPS = (
-    Setting(
-        "group.min.session.timeout.ms",
-        _INT,
-        6000,
-        "The shortest session timeout of a member.",
-        low=0,
-    ),
-    Setting(
-        "group.max.session.timeout.ms",
-        _INT,
-        1800000,
-        "The longest session timeout of a member.",
-        low=0,
-    ),
+    Setting("group.min.session.timeout.ms", _INT, 6000, "The shortest session timeout of a member.", low=0),
+    Setting("group.max.session.timeout.ms", _INT, 1800000, "The longest session timeout of a member.", low=0),
     Setting("group.initial.rebalance.delay.ms", _INT, 3000, "How long a new group waits for more members.", low=0),
     Setting("group.max.size", _INT, INT_MAX, "How many members a group may have.", low=1),
     Setting(
@@ -76,36 +58,19 @@ _GROUPS = (
         "The enabled group protocols.",
         choices=("classic", "consumer", "share", "streams"),
     ),
-    Setting(
-        "group.consumer.session.timeout.ms",
-        _INT,
-        45000,
-        "Session timeout under the consumer protocol.",
-        low=1,
-    ),
+    Setting("group.consumer.session.timeout.ms", _INT, 45000, "Session timeout under the consumer protocol.", low=1),
     Setting("group.consumer.min.session.timeout.ms", _INT, 45000, "The least a group may set it to.", low=1),
     Setting("group.consumer.max.session.timeout.ms", _INT, 60000, "The most a group may set it to.", low=1),
     Setting(
-        "group.consumer.heartbeat.interval.ms",
-        _INT,
-        5000,
-        "Heartbeat interval under the consumer protocol.",
-        low=1,
+        "group.consumer.heartbeat.interval.ms", _INT, 5000, "Heartbeat interval under the consumer protocol.", low=1
     ),
     Setting("group.consumer.min.heartbeat.interval.ms", _INT, 5000, "The least a group may set it to.", low=1),
     Setting("group.consumer.max.heartbeat.interval.ms", _INT, 15000, "The most a group may set it to.", low=1),
     Setting(
-        "group.consumer.max.size",
-        _INT,
-        INT_MAX,
-        "How many members a group of the consumer protocol may have.",
-        low=1,
+        "group.consumer.max.size", _INT, INT_MAX, "How many members a group of the consumer protocol may have.", low=1
     ),
     Setting(
-        "group.consumer.assignors",
-        _LIST,
-        ("uniform", "range"),
-        "Server-side assignors; the first is the default.",
+        "group.consumer.assignors", _LIST, ("uniform", "range"), "Server-side assignors; the first is the default."
     ),
     Setting(
         "group.consumer.migration.policy",
@@ -120,13 +85,7 @@ _TRANSACTIONS = (
     Setting("transaction.state.log.num.partitions", _INT, 50, "Partitions of the transaction topic.", low=1),
     Setting("transaction.state.log.replication.factor", _SHORT, 3, "Replicas of the transaction topic.", low=1),
     Setting("transaction.state.log.min.isr", _INT, 2, "min.insync.replicas of the transaction topic.", low=1),
-    Setting(
-        "transaction.state.log.segment.bytes",
-        _INT,
-        104857600,
-        "Segment size of the transaction topic.",
-        low=1,
-    ),
+    Setting("transaction.state.log.segment.bytes", _INT, 104857600, "Segment size of the transaction topic.", low=1),
     Setting(
         "ottla.transaction.version",
         _SHORT,
@@ -158,17 +117,10 @@ _TRANSACTIONS = (
         dynamic=_CLUSTER,
     ),
     Setting(
-        "transaction.two.phase.commit.enable",
-        _BOOLEAN,
-        False,
-        "Whether producers may use two-phase commit (KIP-939).",
+        "transaction.two.phase.commit.enable", _BOOLEAN, False, "Whether producers may use two-phase commit (KIP-939)."
     ),
     Setting(
-        "transactional.id.expiration.ms",
-        _INT,
-        604800000,
-        "An unused transactional id expires after this time.",
-        low=1,
+        "transactional.id.expiration.ms", _INT, 604800000, "An unused transactional id expires after this time.", low=1
     ),
     Setting(
         "producer.id.expiration.ms",
@@ -186,11 +138,7 @@ _TRANSACTIONS = (
         low=1,
     ),
     Setting(
-        "producer.id.expiration.check.interval.ms",
-        _INT,
-        600000,
-        "How often expired producer ids are removed.",
-        low=1,
+        "producer.id.expiration.check.interval.ms", _INT, 600000, "How often expired producer ids are removed.", low=1
     ),
 )
 

@@ -25,20 +25,9 @@ LOG_SETTINGS: Final = (
         "The data directory, when log.dirs is not set. Kafka's default is below /tmp, lost at a reboot.",
     ),
     Setting(
-        "log.dirs",
-        _LIST,
-        None,
-        "The data directory. Kafka takes several; Ottla takes one.",
-        synonyms=(("log.dir", 1),),
+        "log.dirs", _LIST, None, "The data directory. Kafka takes several; Ottla takes one.", synonyms=(("log.dir", 1),)
     ),
-    Setting(
-        "log.segment.bytes",
-        _INT,
-        1073741824,
-        "A segment is closed at this size.",
-        low=1048576,
-        dynamic=_CLUSTER,
-    ),
+    Setting("log.segment.bytes", _INT, 1073741824, "A segment is closed at this size.", low=1048576, dynamic=_CLUSTER),
     Setting(
         "log.roll.ms",
         _LONG,
@@ -92,21 +81,9 @@ LOG_SETTINGS: Final = (
         choices=CLEANUP_POLICIES,
         dynamic=_CLUSTER,
     ),
+    Setting("log.index.size.max.bytes", _INT, 10485760, "The maximum size of an index file.", low=4, dynamic=_CLUSTER),
     Setting(
-        "log.index.size.max.bytes",
-        _INT,
-        10485760,
-        "The maximum size of an index file.",
-        low=4,
-        dynamic=_CLUSTER,
-    ),
-    Setting(
-        "log.index.interval.bytes",
-        _INT,
-        4096,
-        "The bytes of log between two index entries.",
-        low=0,
-        dynamic=_CLUSTER,
+        "log.index.interval.bytes", _INT, 4096, "The bytes of log between two index entries.", low=0, dynamic=_CLUSTER
     ),
     Setting(
         "log.flush.interval.messages",
@@ -125,13 +102,7 @@ LOG_SETTINGS: Final = (
         dynamic=_CLUSTER,
         synonyms=(("log.flush.scheduler.interval.ms", 1),),
     ),
-    Setting(
-        "log.flush.scheduler.interval.ms",
-        _LONG,
-        LONG_MAX,
-        "How often the broker looks for logs to sync.",
-        low=1,
-    ),
+    Setting("log.flush.scheduler.interval.ms", _LONG, LONG_MAX, "How often the broker looks for logs to sync.", low=1),
     Setting(
         "log.flush.offset.checkpoint.interval.ms",
         _INT,
@@ -178,14 +149,7 @@ LOG_SETTINGS: Final = (
         low=0,
         dynamic=_CLUSTER,
     ),
-    Setting(
-        "message.max.bytes",
-        _INT,
-        1048588,
-        "The largest record batch, as it is sent.",
-        low=0,
-        dynamic=_CLUSTER,
-    ),
+    Setting("message.max.bytes", _INT, 1048588, "The largest record batch, as it is sent.", low=0, dynamic=_CLUSTER),
     Setting(
         "compression.type",
         _STRING,

@@ -244,11 +244,7 @@ class CommittedOffsets:
 
 
 def _fetched(
-    name: str,
-    topic_id: bytes,
-    indexes: Iterable[int],
-    partitions: dict[int, Committed],
-    unstable: set[tuple[str, int]],
+    name: str, topic_id: bytes, indexes: Iterable[int], partitions: dict[int, Committed], unstable: set[tuple[str, int]]
 ) -> OffsetFetchResponseTopics:
     results = []
     for index in indexes:
@@ -277,9 +273,5 @@ def _unknown(topic_id: bytes, indexes: Iterable[int]) -> OffsetFetchResponseTopi
 
 def _nothing(index: int, code: ErrorCode = ErrorCode.none) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(
-        partition_index=index,
-        committed_offset=NO_OFFSET,
-        committed_leader_epoch=NO_EPOCH,
-        metadata="",
-        error_code=code,
+        partition_index=index, committed_offset=NO_OFFSET, committed_leader_epoch=NO_EPOCH, metadata="", error_code=code
     )

@@ -14,15 +14,7 @@ from crc32c import crc32c
 
 from ottla.coordinator.decision import ProducerIdAndEpoch
 from ottla.runtime import Buffer
-from ottla.wire.batch import (
-    CRC_FROM,
-    HEADER_BYTES,
-    LENGTH_OVERHEAD,
-    MAGIC,
-    NO_PRODUCER,
-    TRANSACTIONAL,
-    BatchHeader,
-)
+from ottla.wire.batch import CRC_FROM, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, NO_PRODUCER, TRANSACTIONAL, BatchHeader
 from ottla.wire.primitives import pack_uvarint
 
 Pair = tuple[bytes, bytes | None]

@@ -121,8 +121,6 @@ class _EncodedMarker:
         machine.replay_end(self._end.producer_id, committed=self._end.committed)
 
 
-def write_through(
-    shard: Shard[GroupMachine], end: TransactionEnd, now: float, now_ms: int, reply_to: ReplyTo
-) -> None:
+def write_through(shard: Shard[GroupMachine], end: TransactionEnd, now: float, now_ms: int, reply_to: ReplyTo) -> None:
     """Write the marker into `__consumer_offsets`, and replay it into the shard."""
     shard.apply(Decision(replies=((reply_to, end),), pre_encoded=_EncodedMarker(end, now_ms)), now, now_ms)

@@ -60,10 +60,7 @@ def _without_unsubscribed(member: ConsumerMember, subscribed: Collection[bytes])
     unwanted = {topic: partitions for topic, partitions in member.assigned.items() if topic not in subscribed}
     if not unwanted:
         return member
-    return member._replace(
-        assigned=_less(member.assigned, unwanted),
-        revoking=_union(member.revoking, unwanted),
-    )
+    return member._replace(assigned=_less(member.assigned, unwanted), revoking=_union(member.revoking, unwanted))
 
 
 def holds_only(owned: Assignment | None, assigned: Assignment) -> bool:

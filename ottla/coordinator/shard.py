@@ -196,9 +196,7 @@ class DelayedReplies:
 
     __slots__ = ("_delayed", "_replies", "_shard", "finished")
 
-    def __init__(
-        self, shard: Shard[Any], delayed: DelayedOperations, replies: Sequence[tuple[ReplyTo, Reply]]
-    ) -> None:
+    def __init__(self, shard: Shard[Any], delayed: DelayedOperations, replies: Sequence[tuple[ReplyTo, Reply]]) -> None:
         self._shard = shard
         self._delayed = delayed
         self._replies = replies

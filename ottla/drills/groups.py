@@ -112,9 +112,7 @@ class DrillGroup:
 
         words = ", ".join(map(str, sorted(sizes, reverse=True)))
         return await self._stage.until(
-            f"group {self.name}: {partitions} partitions are assigned {words}; each has one member",
-            self.shares,
-            holds,
+            f"group {self.name}: {partitions} partitions are assigned {words}; each has one member", self.shares, holds
         )
 
     async def coordinator(self) -> int:

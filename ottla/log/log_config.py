@@ -1,5 +1,4 @@
-"""Log configuration: the settings of a topic as one log needs them. A changed setting replaces it: `log.config = new`.
-"""
+"""Log configuration: the settings of a topic that its logs need. A changed setting replaces it: `log.config = new`."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from ottla.log.quarantine import quarantine_directories
 from ottla.log.retention import retain
 from ottla.log.scan import checked
 from ottla.log.segment import Segment
-from ottla.log.slice import Slice
+from ottla.log.slice import SegmentSlice
 from ottla.log.sync import SyncJob
 from ottla.log.transactions import Transactions
 from ottla.runtime import Disk
@@ -308,7 +308,7 @@ class PartitionLog:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, bytes_max: int, *, limit: int, whole_first_batch: bool = True) -> Slice | None:
+    def read(self, offset: int, bytes_max: int, *, limit: int, whole_first_batch: bool = True) -> SegmentSlice | None:
         """The batches from the one that holds `offset` on, none of which reaches past `limit`.
 
         None when there is nothing to read yet. Whole batches of together at most `bytes_max`, but for the first
@@ -333,7 +333,7 @@ class PartitionLog:
             start_hint = hints.get(offset, -1)
         else:
             segment = self.segments[max(bisect_right(self._bases, offset) - 1, 0)]
-        piece = Slice(self, segment, offset, bytes_max, limit, whole_first_batch)
+        piece = SegmentSlice(self, segment, offset, bytes_max, limit, whole_first_batch)
         if bytes_max <= 0 and not whole_first_batch:
             piece.leave_out()
             return piece

@@ -29,21 +29,73 @@ SMALL_BYTES_MAX = 4096
 
 
 class Slice:
-    """The batches from `offset` on; `position` and `length` are final once `placed`."""
+    """The batches from `offset` on, of any source of reads: local segments, or remote ones. `position` and `length` are
+    final once `located`. It is a `ResponseSource` (`read_into`, `read`, `hold`)."""
+
+    __slots__ = ("__weakref__", "length", "offset", "position")
+    offset: int
+    position: int
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    @property
+    def located(self) -> bool:
+        return self.position >= 0
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether it may be added to a response before it is loaded. Not after a read error of the device: then the
+        client gets an error, instead of losing its connection repeatedly."""
+        raise NotImplementedError
+
+    def leave_out(self) -> None:
+        """The response has no room for this slice."""
+        self.position = self.length = 0
+
+    def fit(self, bytes_max: int, *, whole_first_batch: bool) -> int:
+        """Find the bytes, waiting for the device, and keep to a limit that was not known when the slice was made: what
+        comes before it may have turned out larger or smaller. Returns how many they are. May run in a thread."""
+        raise NotImplementedError
+
+    def end_offset(self) -> int:
+        """The next offset after the last batch, without reading the batches; in a compacted log it may be that of the
+        next batch. On the event loop only."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Refused if the log was truncated or replaced at its position."""
+        raise NotImplementedError
+
+    def load_nowait(self) -> Buffer | None:
+        """The bytes if they are in memory; None: offload `load`."""
+        raise NotImplementedError
+
+    def load(self) -> Buffer:
+        """The bytes, waiting for the device. May run in a thread."""
+        raise NotImplementedError
+
+    def read_into(self, start: int, buffer: memoryview) -> int | None:
+        raise NotImplementedError
+
+    def read(self, start: int, size: int) -> Buffer:
+        raise NotImplementedError
+
+    def hold(self) -> None:
+        raise NotImplementedError
+
+
+class SegmentSlice(Slice):
+    """A slice of a segment of the local log."""
 
     __slots__ = (
-        "__weakref__", "_bytes_max", "_end_offset", "_limit", "_log", "_tail", "_tail_bytes", "_truncations",
-        "_whole_first_batch", "kept", "length", "offset", "position", "reaches_limit", "segment",
+        "_bytes_max", "_end_offset", "_limit", "_log", "_tail", "_tail_bytes", "_truncations", "_whole_first_batch",
+        "kept", "reaches_limit", "segment",
     )  # fmt: skip
 
     def __init__(
-        self,
-        log: PartitionLog,
-        segment: Segment,
-        offset: int,
-        bytes_max: int,
-        limit: int,
-        whole_first_batch: bool,
+        self, log: PartitionLog, segment: Segment, offset: int, bytes_max: int, limit: int, whole_first_batch: bool
     ) -> None:
         self._log = log
         self.segment = segment
@@ -60,10 +112,6 @@ class Slice:
         self._tail = log.active
         self._tail_bytes = log.active.size if limit == log.log_end else -1
         self._truncations = log.truncations
-
-    @property
-    def located(self) -> bool:
-        return self.position >= 0
 
     def locate(self, start_hint: int = -1, end_hint: int = -1, *, wait: bool = False) -> bool:
         """Find the position and length. False: that needs a read from the device. Hints are for the active segment."""
@@ -117,13 +165,7 @@ class Slice:
             return end
         return segment.end_of_batches(position, self._bytes_max, whole_first=self._whole_first_batch, wait=wait)
 
-    def leave_out(self) -> None:
-        """The response has no room for this slice."""
-        self.position = self.length = 0
-
     def fit(self, bytes_max: int, *, whole_first_batch: bool) -> int:
-        """Find the bytes, waiting for the device, and keep to a limit that was not known when the slice was made: what
-        comes before it may have turned out larger or smaller. Returns how many they are. May run in a thread."""
         bytes_max = max(bytes_max, 0)
         if self.position < 0 or self.length > bytes_max:
             self._bytes_max = bytes_max
@@ -131,12 +173,7 @@ class Slice:
             self._though_deleted(lambda: self.locate(wait=True))
         return self.length
 
-    def __len__(self) -> int:
-        return self.length
-
     def end_offset(self) -> int:
-        """The next offset after the last batch, without reading the batches; in a compacted log it may be that of the
-        next batch. On the event loop only."""
         if self._end_offset >= 0:
             return self._end_offset
         if self.reaches_limit and self.segment is self._tail:
@@ -155,7 +192,6 @@ class Slice:
     # -- all at once -----------------------------------------------------------------------------------------
 
     def load_nowait(self) -> Buffer | None:
-        """The bytes if they are in memory; None: offload `load`."""
         self.check()
         if self.position < 0 and not self.locate():
             return None
@@ -172,7 +208,6 @@ class Slice:
         return data[:length]
 
     def load(self) -> Buffer:
-        """The bytes, waiting for the device. May run in a thread."""
         data = self._though_deleted(self._read)
         self.check()
         return data
@@ -186,8 +221,6 @@ class Slice:
 
     @property
     def may_wait(self) -> bool:
-        """Whether it may be added to a response before it is loaded. Not after a read error of the device: then the
-        client gets an error, instead of losing its connection repeatedly."""
         return not self.segment.read_failed
 
     def read_into(self, start: int, buffer: memoryview) -> int | None:
@@ -216,7 +249,6 @@ class Slice:
         return self.segment.log if self.kept is None else self.kept
 
     def check(self) -> None:
-        """Refused if the log was truncated or replaced at its position."""
         if self._log.truncations != self._truncations or self._log.dropped:
             raise self._lost()
 

@@ -181,10 +181,7 @@ def read_index(disk: Disk, path: str, base_offset: int) -> bytes | None:
 
 
 def lost_ends(
-    log: PartitionLog,
-    ranges: Sequence[Range],
-    manifest: Manifest | None,
-    indexes: Mapping[int, bytes],
+    log: PartitionLog, ranges: Sequence[Range], manifest: Manifest | None, indexes: Mapping[int, bytes]
 ) -> LostEnds:
     """What can be found out of ranges that are missing now. `manifest`: as it was found; `indexes`: the files of
     segments that are gone, or were cut, as they were found."""

@@ -33,11 +33,7 @@ UNLIMITED_BYTES_PER_SECOND = 1e15
 
 class LogCleaner:
     def __init__(
-        self,
-        runtime: Runtime,
-        config: LiveConfig,
-        replica_manager: ReplicaManager,
-        segment_deletion: SegmentDeletion,
+        self, runtime: Runtime, config: LiveConfig, replica_manager: ReplicaManager, segment_deletion: SegmentDeletion
     ) -> None:
         self._runtime = runtime
         self._config = config

@@ -29,11 +29,7 @@ NEVER = 2**63 - 1
 
 class LogManager:
     def __init__(
-        self,
-        runtime: Runtime,
-        config: LiveConfig,
-        replica_manager: ReplicaManager,
-        segment_deletion: SegmentDeletion,
+        self, runtime: Runtime, config: LiveConfig, replica_manager: ReplicaManager, segment_deletion: SegmentDeletion
     ) -> None:
         self._runtime = runtime
         self._config = config

@@ -18,7 +18,7 @@ from ottla.errors import Fault, Refused, StorageFault
 from ottla.log import scrub
 from ottla.log.scrub import Found, SegmentScrub
 from ottla.log.scrub_schedule import FILE_NAME, SEGMENT_COST_BYTES, Progress, Schedule, status_text
-from ottla.log.slice import Slice
+from ottla.log.slice import SegmentSlice, Slice
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.runtime import Runtime
@@ -93,7 +93,7 @@ class Scrubber:
         """A follower is sent the records at an offset. If this is repeated many times, it cannot append them: they may
         be damaged. Then the segment is checked now."""
         follower = partition.leader.followers.get(replica)
-        if piece is not None and follower is not None and follower.sent_again(offset):
+        if isinstance(piece, SegmentSlice) and follower is not None and follower.sent_again(offset):
             self._runtime.spawn(self._look(partition, piece.segment), name=f"look at {partition}")
 
     async def _look(self, partition: Partition, segment: Segment) -> None:

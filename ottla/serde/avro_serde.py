@@ -24,11 +24,7 @@ class AvroSerializer:
     the schema from elsewhere."""
 
     def __init__(
-        self,
-        schema: dict[str, Any] | str,
-        *,
-        registry: SchemaRegistry | str | None = None,
-        subject: str | None = None,
+        self, schema: dict[str, Any] | str, *, registry: SchemaRegistry | str | None = None, subject: str | None = None
     ) -> None:
         self._avro = _fastavro()
         plain = json.loads(schema) if isinstance(schema, str) else schema

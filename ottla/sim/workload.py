@@ -402,12 +402,7 @@ class Member(Client):
 
 
 async def create_topic(
-    runtime: SimRuntime,
-    cluster: SimCluster,
-    partitions: int,
-    replicas: int,
-    configs: dict[str, str],
-    name: str = TOPIC,
+    runtime: SimRuntime, cluster: SimCluster, partitions: int, replicas: int, configs: dict[str, str], name: str = TOPIC
 ) -> None:
     """By whichever broker takes the request, as often as it takes."""
     driver = driver_of(runtime, cluster)

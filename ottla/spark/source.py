@@ -277,9 +277,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         recreated = self._recreated_since_plan()
         if recreated:
             self._report_lost_plan(recreated, begun, ended)
-            begun, ended = (
-                {tp: at for tp, at in each.items() if tp.topic not in recreated} for each in (begun, ended)
-            )
+            begun, ended = ({tp: at for tp, at in each.items() if tp.topic not in recreated} for each in (begun, ended))
         if self._initial is not None and begun == self._initial.offsets:
             # The first batch, maybe run again: then what begins at its end has grown since it was planned.
             begun |= {tp: min(begun[tp], ended[tp]) for tp in self._initial.at_end & ended.keys()}

@@ -92,12 +92,7 @@ class Access:
                 admin.delete_topics(left)
 
     def produce(
-        self,
-        topic: str,
-        records: Iterable[Written] | Value,
-        *,
-        partition: int | None = None,
-        **settings: Any,
+        self, topic: str, records: Iterable[Written] | Value, *, partition: int | None = None, **settings: Any
     ) -> list[RecordMetadata]:
         """Write records (values, or pairs of key and value) and wait until they are acknowledged. `settings` are
         those of a producer."""

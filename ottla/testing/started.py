@@ -70,11 +70,7 @@ class Started(Access, ABC):
         """May be called after a `_begin` that failed."""
 
     def inject(
-        self,
-        api: str,
-        error: ErrorCode | int | str | None = None,
-        times: int | None = 1,
-        delay_ms: float = 0,
+        self, api: str, error: ErrorCode | int | str | None = None, times: int | None = 1, delay_ms: float = 0
     ) -> InjectedFault:
         """At all brokers. A fault that no request has met at the end causes the warning `UnusedFault`."""
         return self._faults.add(api, error, times, delay_ms)

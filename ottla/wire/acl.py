@@ -49,7 +49,5 @@ CLUSTER_OPERATIONS: Final = operation_bits(
         _O.CREATE, _O.ALTER, _O.DESCRIBE, _O.CLUSTER_ACTION, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS, _O.IDEMPOTENT_WRITE,
     )
 )  # fmt: skip
-GROUP_OPERATIONS: Final = operation_bits(
-    (_O.READ, _O.DELETE, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS)
-)
+GROUP_OPERATIONS: Final = operation_bits((_O.READ, _O.DELETE, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS))
 """All operations of a resource: without an authorizer all are allowed."""

@@ -210,11 +210,7 @@ MISSING_TAG = 100
 
 
 def encode_response(
-    version: int,
-    topics: list[tuple[Topic, list[PartitionFetched]]],
-    *,
-    session_id: int = 0,
-    error: int = 0,
+    version: int, topics: list[tuple[Topic, list[PartitionFetched]]], *, session_id: int = 0, error: int = 0
 ) -> list[Buffer | ResponseSource]:
     """The body of the response as parts."""
     flexible = version >= FLEXIBLE_FROM

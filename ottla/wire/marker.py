@@ -15,16 +15,7 @@ from crc32c import crc32c
 
 from ottla.errors import Refused
 from ottla.runtime import Buffer
-from ottla.wire.batch import (
-    CONTROL,
-    CRC_FROM,
-    HEADER,
-    HEADER_BYTES,
-    LENGTH_OVERHEAD,
-    MAGIC,
-    TRANSACTIONAL,
-    BatchHeader,
-)
+from ottla.wire.batch import CONTROL, CRC_FROM, HEADER, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, TRANSACTIONAL, BatchHeader
 from ottla.wire.records import iterate
 
 ABORT = 0

@@ -13,15 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ottla.wire.batch import (
-    CODECS,
-    CONTROL,
-    DELETE_HORIZON,
-    LOG_APPEND_TIME,
-    NO_TIMESTAMP,
-    TRANSACTIONAL,
-    BatchHeader,
-)
+from ottla.wire.batch import CODECS, CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, NO_TIMESTAMP, TRANSACTIONAL, BatchHeader
 from ottla.wire.compression import compress
 from ottla.wire.records import invalid, pack_varint, read_varint, seal
 
@@ -87,10 +79,7 @@ def keep(header: BatchHeader, data: bytes, kept: Sequence[RecordSpan], *, horizo
     else:
         shift = header.base_timestamp - horizon_ms
         plain = b"".join([_moved(data, span, shift) for span in kept])
-        header = header._replace(
-            attributes=header.attributes | DELETE_HORIZON,
-            base_timestamp=horizon_ms,
-        )
+        header = header._replace(attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon_ms)
     header = header._replace(max_timestamp=max_timestamp, record_count=len(kept))
     return seal(header, compress(CODECS[header.codec], plain))
 

@@ -43,11 +43,7 @@ Partitions = dict[bytes, list[FetchPartition]]
 
 
 def encode_request(
-    params: FetchParams,
-    session_id: int,
-    session_epoch: int,
-    topics: Partitions,
-    forgotten: dict[bytes, list[int]],
+    params: FetchParams, session_id: int, session_epoch: int, topics: Partitions, forgotten: dict[bytes, list[int]]
 ) -> bytes:
     out = bytearray(_START.pack(params.wait_ms_max, params.bytes_min, params.bytes_max, 0, session_id, session_epoch))
     out += pack_uvarint(len(topics) + 1)

@@ -90,7 +90,7 @@ async def produce_walk(directory: Path) -> Trace:
                 data = produce.PartitionProduceData(index=0, records=records)
                 topics = [produce.TopicProduceData(name="t", partition_data=[data])]
                 frame = client.frame(produce.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics), 12)
-                await asyncio.sleep(0.02)  # until the followers' requests are parked
+                await asyncio.sleep(0.02)  # until the requests of the followers wait
                 with traced() as trace:
                     client.send(frame)
                     await client.answer()

@@ -106,7 +106,7 @@ def test_records_are_read_once_and_in_order(broker: Served, fresh_name, codec, s
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_without_numbers_everything_arrives_too_as_long_as_nothing_fails(broker: Served, fresh_name, acks):
+def test_without_idempotence_all_records_arrive_if_nothing_fails(broker: Served, fresh_name, acks):
     async def main() -> None:
         bootstrap, topic = (broker.host, broker.port), fresh_name()
         await create(bootstrap, topic)

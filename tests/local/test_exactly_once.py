@@ -71,7 +71,7 @@ def test_an_aborted_record_that_is_read_is_found():
     assert "was aborted" in ledger(Entry("a", 1, 2, -5, meant=False)).problems[0]
 
 
-def test_an_aborted_note_that_is_read_is_found():
+def test_a_record_of_an_aborted_transaction_that_is_read_is_found():
     made = ledger()
     made.read(Note("a", meant=True).encode())
     made.read(Entry("a", 1, 2, -5, meant=True).encode())

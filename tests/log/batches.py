@@ -73,7 +73,7 @@ def served(log: PartitionLog) -> dict[int, bytes]:
     for offset in range(log.log_start, log.log_end):
         try:
             piece = log.read(offset, 1, limit=log.log_end)
-            assert piece is not None, "nothing is there, and nobody says so"
+            assert piece is not None, "the records are missing without an error"
             data = piece.load()
         except Refused as refused:
             if refused.code is ErrorCode.kafka_storage_error and log.damage is not None:

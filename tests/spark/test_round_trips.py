@@ -94,7 +94,7 @@ def test_a_micro_batch_repeats_no_request_of_the_previous_one(broker, create: Cr
         begun = ended
     assert planning == ["Metadata", "ListOffsets"]
     assert set(reading) == {"Fetch"}
-    assert len(reading) <= 4, "a range needs one Fetch, and none is parked at its end"
+    assert len(reading) <= 4, "a range needs one Fetch, and none waits at its end"
     assert writing == ["InitProducerId", "OffsetFetch", "Produce", "TxnOffsetCommit"]
     assert committing == ["TxnOffsetCommit", "EndTxn", "EndTxn"]
     assert numbers(broker.bootstrap, sink) == once(3)

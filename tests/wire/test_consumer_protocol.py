@@ -106,7 +106,7 @@ def test_we_read_what_kafka_python_owns(assignor):
         assert decode_user_data(ours.user_data) == (OWNED, GENERATION)
 
 
-def test_we_read_what_aiokafka_owns():
+def test_owned_partitions_of_aiokafka_are_decoded():
     metadata = AiokafkaSticky._metadata({"a", "b"}, [AiokafkaPartition(*partition) for partition in OWNED], GENERATION)
     ours = decode_subscription(metadata.encode())
     assert sorted(ours.topics) == ["a", "b"]

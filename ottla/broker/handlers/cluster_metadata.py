@@ -18,11 +18,7 @@ from ottla.wire import messages
 from ottla.wire.acl import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from ottla.wire.apis import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, METADATA, UNREGISTER_BROKER
 from ottla.wire.error_codes import ErrorCounts, counter_of
-from ottla.wire.schema.describe_cluster import (
-    DescribeClusterBroker,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-)
+from ottla.wire.schema.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 from ottla.wire.schema.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,

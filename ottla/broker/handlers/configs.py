@@ -223,20 +223,12 @@ async def _alter_in_cluster(
 
 def _altered(answer: type[A], resource: Resource, code: ErrorCode, text: str | None) -> A:
     return answer(
-        error_code=code,
-        error_message=text,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
+        error_code=code, error_message=text, resource_type=resource.resource_type, resource_name=resource.resource_name
     )
 
 
 async def _alter(
-    context: Context,
-    resource: Resource,
-    edits: Sequence[ConfigEdit],
-    *,
-    replace: bool,
-    validate_only: bool,
+    context: Context, resource: Resource, edits: Sequence[ConfigEdit], *, replace: bool, validate_only: bool
 ) -> ConfigResult:
     name = resource.resource_name
     try:

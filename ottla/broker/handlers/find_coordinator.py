@@ -33,11 +33,7 @@ async def find_coordinator(
         return FindCoordinatorResponse(coordinators=found)
     one = await _find(context, message.key_type, message.key, request)
     return FindCoordinatorResponse(
-        error_code=one.error_code,
-        error_message=one.error_message,
-        node_id=one.node_id,
-        host=one.host,
-        port=one.port,
+        error_code=one.error_code, error_message=one.error_message, node_id=one.node_id, host=one.host, port=one.port
     )
 
 

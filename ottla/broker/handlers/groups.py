@@ -17,15 +17,7 @@ from ottla.coordinator.group_context import MemberClient
 from ottla.errors import ErrorCode, Refused
 from ottla.net.server import Pending
 from ottla.wire.acl import GROUP_OPERATIONS, NOT_ASKED
-from ottla.wire.apis import (
-    DELETE_GROUPS,
-    DESCRIBE_GROUPS,
-    HEARTBEAT,
-    JOIN_GROUP,
-    LEAVE_GROUP,
-    LIST_GROUPS,
-    SYNC_GROUP,
-)
+from ottla.wire.apis import DELETE_GROUPS, DESCRIBE_GROUPS, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, LIST_GROUPS, SYNC_GROUP
 from ottla.wire.schema.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from ottla.wire.schema.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from ottla.wire.schema.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -8,20 +8,9 @@ from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
 from ottla.broker.forwarding import by_controller
 from ottla.cluster.reassignments import in_progress
-from ottla.cluster.requests import (
-    AlterPartitionResult,
-    ElectionKind,
-    InSyncProposal,
-    PartitionResult,
-    Reassignment,
-)
+from ottla.cluster.requests import AlterPartitionResult, ElectionKind, InSyncProposal, PartitionResult, Reassignment
 from ottla.errors import ErrorCode, Refused
-from ottla.wire.apis import (
-    ALTER_PARTITION,
-    ALTER_PARTITION_REASSIGNMENTS,
-    ELECT_LEADERS,
-    LIST_PARTITION_REASSIGNMENTS,
-)
+from ottla.wire.apis import ALTER_PARTITION, ALTER_PARTITION_REASSIGNMENTS, ELECT_LEADERS, LIST_PARTITION_REASSIGNMENTS
 from ottla.wire.schema import elect_leaders as elect
 from ottla.wire.schema.alter_partition import (
     AlterPartitionRequest,

@@ -41,9 +41,7 @@ def refusal_of(response: type[M], message: Message, request: Request, code: Erro
     return found
 
 
-def respond(
-    promise: Promise, request: Request, shape: Callable[[Reply], S], *, overlaps: bool = False
-) -> S | Pending:
+def respond(promise: Promise, request: Request, shape: Callable[[Reply], S], *, overlaps: bool = False) -> S | Pending:
     """The response that `shape` makes of the reply, now or when the reply comes. `overlaps`: the following requests of
     the connection are served meanwhile."""
     if promise.reply is not None:

@@ -29,9 +29,7 @@ COMMIT_TIMEOUT_S = 10.0
 
 
 @serves(WRITE_TXN_MARKERS)
-def handle(
-    context: Context, message: WriteTxnMarkersRequest, request: Request
-) -> WriteTxnMarkersResponse | Pending:
+def handle(context: Context, message: WriteTxnMarkersRequest, request: Request) -> WriteTxnMarkersResponse | Pending:
     delayed = DelayedMarkers(context.delayed, message)
     for number, marker in enumerate(message.markers):
         end = TransactionEnd(
@@ -110,8 +108,7 @@ def describe(
     return describe_producers.DescribeProducersResponse(
         topics=[
             describe_producers.TopicResponse(
-                name=topic.name,
-                partitions=[_describe(context, topic.name, index) for index in topic.partition_indexes],
+                name=topic.name, partitions=[_describe(context, topic.name, index) for index in topic.partition_indexes]
             )
             for topic in message.topics
         ]

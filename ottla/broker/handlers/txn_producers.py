@@ -330,9 +330,7 @@ async def list_all(
     def chosen(machine: TransactionMachine) -> list[list_transactions.TransactionState]:
         return [
             list_transactions.TransactionState(
-                transactional_id=transactional_id,
-                producer_id=value.producer_id,
-                transaction_state=value.state.label,
+                transactional_id=transactional_id, producer_id=value.producer_id, transaction_state=value.state.label
             )
             for transactional_id, value in machine.items()
             if chooses(transactional_id, value)

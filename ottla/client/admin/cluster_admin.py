@@ -71,10 +71,7 @@ class ClusterAdmin(AdminBase):
             wanted = replicas[TopicPartition(topic, number)]
             moved = ReassignablePartition(partition_index=number, replicas=None if wanted is None else list(wanted))
             topics.setdefault(topic, ReassignableTopic(name=topic)).partitions.append(moved)
-        request = AlterPartitionReassignmentsRequest(
-            timeout_ms=self._request_timeout_ms,
-            topics=list(topics.values()),
-        )
+        request = AlterPartitionReassignmentsRequest(timeout_ms=self._request_timeout_ms, topics=list(topics.values()))
         answer = await self._at_controller(request, AlterPartitionReassignmentsResponse, lambda a: (a.error_code,))
         raise_if(error_of(answer.error_code, "reassign", answer.error_message))
         errors = {}

@@ -242,12 +242,7 @@ class TopicAdmin(AdminBase):
         return sorted(each.resource_name for each in answer.config_resources if each.resource_type == kind)
 
     async def alter_configs(
-        self,
-        kind: ResourceKind,
-        name: str,
-        *,
-        put: Mapping[str, str] | None = None,
-        remove: Iterable[str] = (),
+        self, kind: ResourceKind, name: str, *, put: Mapping[str, str] | None = None, remove: Iterable[str] = ()
     ) -> None:
         """Change some settings and return others to their default, all or none."""
         configs = [AlterableConfig(name=k, config_operation=_SET, value=v) for k, v in (put or {}).items()]
@@ -338,11 +333,7 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
 def _topic(topic: MetadataResponseTopic) -> TopicDescription:
     partitions = (
         Partition(
-            each.partition_index,
-            each.leader_id,
-            each.leader_epoch,
-            tuple(each.replica_nodes),
-            tuple(each.isr_nodes),
+            each.partition_index, each.leader_id, each.leader_epoch, tuple(each.replica_nodes), tuple(each.isr_nodes)
         )
         for each in topic.partitions
     )

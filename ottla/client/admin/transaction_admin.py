@@ -180,9 +180,7 @@ class TransactionAdmin(AdminBase):
         """Fence the producer of this transactional id: its open transaction is aborted. A new producer with the same id
         would do the same, so the id must exist."""
         await self._describe_transaction(transactional_id)
-        request = InitProducerIdRequest(
-            transactional_id=transactional_id, transaction_timeout_ms=FENCING_TIMEOUT_MS
-        )
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=FENCING_TIMEOUT_MS)
 
         async def fence(_: str, coordinator: Node) -> None:
             answer = await self._once(request, InitProducerIdResponse, coordinator)

@@ -40,12 +40,7 @@ def take_pieces(fetcher: Fetcher, bytes_max: int, among: Collection[TopicPartiti
 
 
 def opened(
-    tp: TopicPartition,
-    pieces: Sequence[Piece],
-    wanted: pa.Schema,
-    *,
-    until: int = OFFSET_MAX,
-    bytes_max: int,
+    tp: TopicPartition, pieces: Sequence[Piece], wanted: pa.Schema, *, until: int = OFFSET_MAX, bytes_max: int
 ) -> tuple[list[pa.RecordBatch], RecordsDamaged | None]:
     """The records of the pieces up to an offset, and the reason if there are no more. The pieces are decoded together,
     or one by one if that fails: one of them may be damaged, or together they may expand to too much."""

@@ -31,9 +31,7 @@ def found_coordinator(response: FindCoordinatorResponse) -> tuple[Node | None, E
 
 
 async def find_coordinator(driver: Driver, key: str, timeout_s: float, kind: int = GROUP) -> Node:
-    answer = await driver.call(
-        coordinator_request(key, kind), FindCoordinatorResponse, ANY_NODE, timeout_s=timeout_s
-    )
+    answer = await driver.call(coordinator_request(key, kind), FindCoordinatorResponse, ANY_NODE, timeout_s=timeout_s)
     broker, code, message = found_coordinator(answer)
     if broker is None:
         error = error_of(code, f"coordinator of {key}", message)

@@ -356,6 +356,7 @@ def _generation(subscription: Subscription) -> int:
         return int.from_bytes(subscription.user_data, "big", signed=True)
     return decode_user_data(subscription.user_data)[1]
 
+
 ASSIGNORS: Final[Mapping[str, Assignor]] = {
     each.name: each for each in (RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor())
 }

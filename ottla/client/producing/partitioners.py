@@ -200,10 +200,7 @@ class PriorityPartitioner(RoundRobinPartitioner):
         at = min(priority, bands - 1)
         # One for each, the rest by weight: the bounds rise, and the last is the number of partitions.
         spare, total = count - bands, sum(weights)
-        return range(
-            at + spare * sum(weights[:at]) // total,
-            at + 1 + spare * sum(weights[: at + 1]) // total,
-        )
+        return range(at + spare * sum(weights[:at]) // total, at + 1 + spare * sum(weights[: at + 1]) // total)
 
     def choose(self, topic: TopicMetadata, record: Record) -> int:
         priority = self._priority_of(record)

@@ -42,10 +42,7 @@ def read_plan(given: Mapping[str, str]) -> ReadPlan:
         raise BadOption("one of table and query says what to read")
     relation = f"({query.strip().rstrip(';')}) as q" if query else quoted(table or "")
     return ReadPlan(
-        _url(options),
-        relation,
-        options.value("incrementingColumn"),
-        options.number("maxRowsPerTrigger") or ROWS_MAX,
+        _url(options), relation, options.value("incrementingColumn"), options.number("maxRowsPerTrigger") or ROWS_MAX
     )
 
 

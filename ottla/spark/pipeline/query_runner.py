@@ -208,8 +208,8 @@ class _Query:
             return
         for partition in self._idle.seen(_ends(progress), time.monotonic()):
             self._say(
-                f"{self.name}: nothing comes of {partition} while others go on; the watermark passes it by, and its "
-                "rows may be dropped as too late"
+                f"{self.name}: {partition} has no new records while others have; the watermark advances without it, "
+                "and its rows may be dropped as too late"
             )
 
     def _count_bad(self, progress: Any) -> str | None:

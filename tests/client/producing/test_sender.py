@@ -303,7 +303,7 @@ def test_batches_that_are_too_large_are_split_and_stay_in_order(seed):
 
 @settings(max_examples=30, deadline=None)
 @given(seed=SEEDS)
-def test_without_numbers_records_may_be_doubled_but_none_is_overtaken_by_a_later_one(seed):
+def test_without_idempotence_records_may_be_duplicated_but_keep_their_order(seed):
     run = Run(seed, ProducerSettings(acks=1, batch_size=200, delivery_timeout_ms=FOR_EVER_MS))
     run.run(10)
     assert not run.client.undelivered
