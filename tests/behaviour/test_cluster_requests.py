@@ -72,7 +72,8 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
         yield started.start()
     finally:
         started.close()
-    complaints = [line for broker in started.all for line in broker.complaints()]
+    stopped = "have no leader, broker [23] led"  # a topic with one replica, seen by a broker that stops later
+    complaints = [line for broker in started.all for line in broker.complaints(allowed=[stopped])]
     assert not complaints, "a broker logged:\n" + "\n".join(complaints)
 
 
