@@ -79,7 +79,7 @@ class Events:
     """Events at moments of the test's choice. Brokers that other tests left running in this process log, too: their
     loggers are not read."""
 
-    LOGGERS = ("ottla.first", "ottla.second", "ottla.broker")
+    LOGGERS = ("ottla.first", "ottla.second")
 
     def __init__(self, monkeypatch, stream):
         self.now = 1000.0
@@ -170,14 +170,14 @@ def test_counts_are_logged_before_the_last_line(events):
     for _ in range(3):
         events.say("trying again")
     logs.write_counts()
-    events.say("stopped", logger="ottla.broker")
+    events.say("stopped", logger="ottla.second")
     for handler in logging.getLogger().handlers:
         handler.close()
     assert events.lines() == ["trying again", "trying again (2 more times within 0 s)", "stopped"]
 
 
 def test_threads_that_speak_at_the_same_time_are_in_order(events):
-    late = logging.LogRecord("ottla.cluster", logging.INFO, __file__, 1, "made first, written second", (), None)
+    late = logging.LogRecord("ottla.second", logging.INFO, __file__, 1, "made first, written second", (), None)
     events.say("made second, written first", after=0.002)
     logging.getLogger().handle(late)
     first, second = events.stream.getvalue().splitlines()
@@ -199,5 +199,5 @@ def test_memory_for_what_was_said_is_limited(events):
     for number in range(10 * logs.LINES_MAX):
         events.say("broker %d", number)
     (handler,) = (each for each in logging.getLogger().handlers if isinstance(each, logs.Collapsing))
-    assert len(handler._lines["ottla.replication"][1]) <= logs.LINES_MAX
+    assert len(handler._lines["ottla.first"][1]) <= logs.LINES_MAX
     assert len(events.lines()) == 10 * logs.LINES_MAX
