@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from ottla.spark.connectors.parquet import ParquetEpochs
     from ottla.spark.progress import GroupProgress
     from ottla.spark.source import OttlaDataSource
+    from ottla.spark.streams import prepare
 
-__all__ = ["BatchSink", "GroupProgress", "OttlaDataSource", "ParquetEpochs"]
+__all__ = ["BatchSink", "GroupProgress", "OttlaDataSource", "ParquetEpochs", "prepare"]
 
 _HOMES = {
     "BatchSink": "batch_sink",
     "GroupProgress": "progress",
     "OttlaDataSource": "source",
     "ParquetEpochs": "connectors.parquet",
+    "prepare": "streams",
 }
 
 

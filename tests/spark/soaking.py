@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ottla.spark import BatchSink
+from ottla.spark import BatchSink, prepare
 from ottla.spark.connectors.parquet import ParquetEpochs
 from tests.spark.copying import session
 
@@ -48,6 +48,7 @@ def begin(spark: Any, bootstrap: str, database: str, storage: Path) -> list[Any]
 
 def main(bootstrap: str, database: str, storage: Path, master: str) -> None:
     spark = session(master, storage)
+    prepare(spark)
     last = False
     while not last:
         last = (storage / "last").exists()

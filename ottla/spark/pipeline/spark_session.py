@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.spark.options import local_path
 from ottla.spark.pipeline.failures import reason
 from ottla.spark.pipeline.program import SHUFFLE, STATE
+from ottla.spark.streams import prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,6 +87,7 @@ def session(name: str, log: Path, master: str | None, settings: Mapping[str, str
     spark = _started(builder, log)
     _outlive_signals(spark)
     _set_defaults(spark)
+    prepare(spark)
     with logged_to(log):
         try:
             yield spark
