@@ -298,7 +298,7 @@ def close(log: PartitionLog, written: Collection[str]) -> None:
         claim = _known(recorded, segment, end)
         stem = file_stem(log.path, segment.base_offset)
         if claim is None or claim.index_crc == NO_CRC or any(path.startswith(stem) for path in written):
-            _sync_indexes(segment)
+            _sync_indexes(log.disk, segment)
             txnindex_crc = log.transactions.index_crc(segment.base_offset)
             if txnindex_crc is None and claim is not None:
                 txnindex_crc = claim.txnindex_crc
@@ -309,7 +309,7 @@ def close(log: PartitionLog, written: Collection[str]) -> None:
     txnindex_crc = log.transactions.index_crc(last.base_offset)
     active = claim_of(log.disk, log.path, last.base_offset, log.log_end, last.size, txnindex_crc)
     if active != old.active:
-        _sync_indexes(log.active)
+        _sync_indexes(log.disk, log.active)
     manifest = old._replace(
         log_start=log.log_start,
         segments=tuple(claims),
@@ -329,10 +329,10 @@ def _restore_epochs(log: PartitionLog) -> None:
         log.disk.write_atomic(path, known)
 
 
-def _sync_indexes(segment: Segment) -> None:
-    """Flush indexes that a killed process may have written."""
+def _sync_indexes(disk: Disk, segment: Segment) -> None:
+    """Flush indexes that a killed process may have written, or emptied: a truncated file is not durable either."""
     for index in (segment.offsets, segment.times):
-        if index.file.size():
+        if disk.exists(index.file.path):
             index.file.sync()
 
 

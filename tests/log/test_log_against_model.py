@@ -226,3 +226,14 @@ class LogMachine(RuleBasedStateMachine):
 
 LogMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 TestLogAgainstModel = LogMachine.TestCase
+
+
+def test_an_index_that_a_killed_process_emptied_is_durable_after_a_clean_close():
+    machine = LogMachine()
+    machine.begin(seed=0, segment_bytes=300, interval=0, cold=0.0)
+    machine.append_replicated(copies=4)
+    machine.close_and_open()
+    machine.truncate(fraction=0.25)
+    machine.roll()
+    machine.kill()
+    machine.close_and_open()
