@@ -154,11 +154,12 @@ class Model:
         assert set(answer) <= set(self.queue), "one is named that has no news, or that nobody asked for"
         for index in list(self.queue):
             crowded = not full and not first and (not room or misses > MISSES_MAX)
-            if crowded and not self.has_news(index):
+            offset, limit = self.wanted[index]
+            in_range = self.starts[index] <= offset <= len(self.logs[index])
+            if crowded and not self.has_news(index) and (in_range or index not in answer):  # an error may come first
                 assert index not in answer, "one whose turn had not come, and whose offsets have not moved, is named"
                 continue
-            offset, limit = self.wanted[index]
-            if not self.starts[index] <= offset <= len(self.logs[index]):
+            if not in_range:
                 assert answer[index].error_code == ErrorCode.offset_out_of_range
                 assert not answer[index].records
                 self.reported[index] = (-1, -1)
