@@ -76,6 +76,7 @@ test: $(VENV)/.installed-spark $(VENV)/.rewritten
 test-long: export PYTHONDONTWRITEBYTECODE =
 test-long: $(VENV)/.installed-spark
 	$(BIN)/python -m pytest -q -m long tests
+	EXPLORE=1 $(BIN)/python -m pytest -q -n 2 -m hypothesis tests
 	@echo "The long tests passed on $$(git describe --always --dirty)."
 
 test-spark: export PYTHONDONTWRITEBYTECODE =

@@ -20,8 +20,9 @@ import pytest
 
 from tests.harness.brokers import WatchedBroker
 
-hypothesis.settings.register_profile("no deadline", deadline=None)  # a busy machine takes longer now and then
-hypothesis.settings.load_profile("no deadline")
+# `make test` has the same examples in each run, `make test-long` looks for others. No deadline: a machine may be busy.
+hypothesis.settings.register_profile("ottla", deadline=None, derandomize=os.environ.get("EXPLORE") != "1")
+hypothesis.settings.load_profile("ottla")
 EXTERNAL = os.environ.get("OTTLA_TEST_BOOTSTRAP", "")
 StartBroker = Callable[..., WatchedBroker]
 
