@@ -1,9 +1,10 @@
 """Log cleaner, the swap: a compacted segment replaces the segments it was made from. A crash at any moment loses
 neither.
 
-    .cleaned   written and flushed by the cleaner (`cleaning`); removed by recovery .swap      the log may still have
-    all or some of the old segments: recovery replaces them by this one .log       the old segments are renamed to
-    .deleted before it gets this name, and removed when no reader has them open
+    .cleaned   written and flushed by the cleaner (`cleaning`); removed by recovery
+    .swap      the log may still have all or some of the old segments: recovery replaces them by this one
+    .log       the old segments are renamed to .deleted before it gets this name, and removed when no reader has them
+               open
 
 Files are renamed on the event loop, and the directory is flushed in a thread: first the name .swap, then the old
 segments are removed. If truncation or retention removes one of them meanwhile, the swap is cancelled and its files are

@@ -85,7 +85,7 @@ class Faults:
         self._active = False
         self._underway: dict[int, tuple[str, Undo]] = {}
         self._serial = 0
-        everything = [name for name in KINDS if name not in LOSSES or len(cluster.nodes) > 1]  # another fault has it
+        everything = [name for name in KINDS if name not in LOSSES or len(cluster.nodes) > 1]  # others have them
         # Not all of it in every run: some defects show only where nothing else disturbs.
         names = random.sample(everything, random.randint(3, len(everything))) if only is None else only
         self.kinds = [name for name in everything if name in names]
